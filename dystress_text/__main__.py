@@ -1,7 +1,7 @@
 """Sentence embeddings with a temperature that depends on the similarity of each pair.
 
     dystress train --preset quickstart      # no network, no GPU, two minutes; the model is in out/
-    dystress senteval --model out --suite mini
+    dystress evaluate --model out --suite mini
 
 dystress COMMAND --help says more. On several GPUs or processes: accelerate launch -m
 dystress_text.train
@@ -20,7 +20,7 @@ from dystress_text.errors import UserError, meant
 
 COMMANDS = {  # modules of ``programs`` with ``main``, loaded when called, and what they do
     "train": "fine-tune an encoder, unsupervised or on pairs",
-    "senteval": "evaluate a model on the STS and transfer tasks",
+    "evaluate": "evaluate a model on the STS and transfer tasks",
     "judge": "compare models by your own judgements of what they find",
     "prepare": "get data sets ready",
     "audit": "which constant temperature a loss amounts to, from a run's log",
@@ -28,6 +28,7 @@ COMMANDS = {  # modules of ``programs`` with ``main``, loaded when called, and w
     "sweep": "train and evaluate many configurations with several seeds",
     "report": "tables and pages of runs, with paired differences",
 }
+OTHER_NAMES = {"senteval": "evaluate"}
 
 
 def _own_command(command: str) -> None:
@@ -52,6 +53,7 @@ def program(command: str) -> ModuleType:
 def main(argv: Sequence[str] | None = None) -> int:
     """The console command; returns the exit code of the program that it calls."""
     command, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    command = OTHER_NAMES.get(command, command)
     if command in COMMANDS:
         return int(program(command).main(rest))
     return exit_code("dystress", lambda: _own_command(command))

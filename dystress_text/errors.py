@@ -13,6 +13,8 @@ OTHER_NAMES = {
     "batch_size": "train_batch_size",
     "beside": "hybrid",
     "epochs": "num_train_epochs",
+    "eval_file": "pairs",
+    "eval_retrieval": "retrieval",
     "fp16": "mixed_precision",
     "lr": "learning_rate",
     "max_length": "max_seq_length",
@@ -23,7 +25,15 @@ OTHER_NAMES = {
 
 
 class UserError(Exception):
-    """An error that the user can fix; the message is one line."""
+    """An error that the user can fix; the message is one line.
+
+    Examples:
+        >>> try:
+        ...     train("own-txt")
+        ... except UserError as error:
+        ...     print(error)
+        preset: no 'own-txt' (did you mean own-text?); --list_presets shows all
+    """
 
 
 class ParameterError(UserError, ValueError):

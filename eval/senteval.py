@@ -2,7 +2,7 @@
 
 import sys
 
-from dystress_text.programs.senteval import main
+from dystress_text.programs.evaluate import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -52,7 +52,6 @@ FAMILIES = {
     "roberta": {"max_position_embeddings": 42, **BERT},
     "mpnet": {"max_position_embeddings": 42, **BERT},
     "xlm-roberta": {"max_position_embeddings": 42, **BERT},
-    "electra": {"max_position_embeddings": 40, "embedding_size": 8, **BERT},
     "deberta-v2": {
         "max_position_embeddings": 40,
         "relative_attention": True,
@@ -71,20 +70,8 @@ FAMILIES = {
         **BERT,
     },
     "gpt2": {"max_position_embeddings": 40, **BERT},
-    "ctrl": {"max_position_embeddings": 40, "dff": 32, **BERT},
-    "openai-gpt": {"max_position_embeddings": 40, **BERT},
-    "xlm": {"max_position_embeddings": 40, **BERT},
-    "xlnet": {"d_model": 16, "n_layer": 3, "n_head": 2, "d_inner": 32},
-    # their vectors change with padding: a Fourier transform and a convolution over the tokens
+    # its vectors change with padding: a Fourier transform over the tokens
     "fnet": {"max_position_embeddings": 40, **BERT},
-    "convbert": {
-        "max_position_embeddings": 40,
-        "head_ratio": 1,
-        "conv_kernel_size": 3,
-        "embedding_size": 16,
-        **BERT,
-    },
-    "markuplm": {"max_position_embeddings": 42, "max_depth": 2, **BERT},
     "distilbert": {
         "max_position_embeddings": 40,
         "dim": 16,

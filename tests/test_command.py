@@ -29,6 +29,13 @@ def test_help_and_unknown_option(command, capsys):
     assert "--no_such_option" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["evaluate", "senteval"])
+def test_evaluate_and_its_other_name(command, capsys):
+    assert dystress.main([command, "--model", "x", "--tasks", "sts-b"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("dystress evaluate: error: --tasks: ")
+
+
 def test_unknown_command_is_one_line(capsys):
     assert dystress.main(["swep"]) == 2
     error = capsys.readouterr().err
@@ -41,7 +48,7 @@ HELP = {
         [],
         ["train", "--help"],
         ["train", "--list_presets"],
-        ["senteval", "--help"],
+        ["evaluate", "--help"],
         ["prepare", "--help"],
         ["sweep", "--help"],
         ["export", "--help"],
@@ -56,7 +63,7 @@ WRONG = {
     "dystress_text.__main__": [
         ["train", "--presett", "x"],
         ["train", "--eval_set", "stsb"],
-        ["senteval", "--model", "x", "--tasks", "sts-b"],
+        ["evaluate", "--model", "x", "--tasks", "sts-b"],
     ],
     "vision.train": [
         ["--presett", "x"],

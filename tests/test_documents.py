@@ -37,13 +37,13 @@ OURS = re.compile(r"([A-Z_]+=[\w.]+ )*(dystress|python|accelerate launch) ")
 FILES = {
     "dystress_text/train.py": "train",
     "dystress_text.train": "train",
-    "eval/senteval.py": "senteval",
+    "eval/senteval.py": "evaluate",
     "data/prepare.py": "prepare",
 }
 SHORT = ("--max_steps=2", "--train_batch_size=16", "--eval_steps=0", "--mixed_precision=no")
 SHORTER = {  # what the slow test adds to the commands of a program
     "train": (*SHORT, "--train_file=mine.txt", "--eval_set=none"),
-    "senteval": ("--mode=fast",),
+    "evaluate": ("--mode=fast",),
     "vision/train.py": (
         "--max_steps=1",
         "--train_batch_size=8",

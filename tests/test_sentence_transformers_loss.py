@@ -28,7 +28,7 @@ OBJECTIVES = {
     "NT-Xent": lambda: losses.NTXentLoss(
         losses.CosineTemperature(0.03, 0.05), detach_temperature=False
     ),
-    "MACL": lambda: losses.MACLLoss(0.1, 0.5, 0.8),
+    "MACL": lambda: losses.MACLLoss(losses.AlignmentAdaptiveTemperature(0.1, 0.5, 0.8)),
 }
 ROWS = 7
 CACHED = hasattr(DySTreSSLoss, "forward_cached")

@@ -139,7 +139,7 @@ def test_a_users_first_commands(user):
     found = python("-c", SEARCH)
     assert str(home.parent / "environment") in found
     assert "[[{'corpus_id': 2," in found
-    assert "MiniParaphrase" in dystress("senteval", "--model=out", "--suite=mini", "--mode=fast")
+    assert "MiniParaphrase" in dystress("evaluate", "--model=out", "--suite=mini", "--mode=fast")
     assert all(name in dystress() for name in COMMANDS)
     assert "not prepared" in dystress("prepare", "list")
     flags = ["--preset=quickstart", "--max_steps=1", "--max_train_samples=200", "--eval_set=none"]

@@ -21,8 +21,7 @@ from torch import Tensor
 from dystress_text.errors import ParameterError, UserError, lies_in
 from dystress_text.io.paths import model_path
 from dystress_text.losses.diagnosis import ConstantComparison, PairSums, compare, pair_sums
-from dystress_text.losses.objectives import ContrastiveLoss
-from dystress_text.losses.objectives import loss as core_loss
+from dystress_text.losses.objectives import ContrastiveLoss, parse_loss
 from dystress_text.training.global_state import restored_global_state
 from dystress_text.training.similarity_log import HIGH_SIMILARITY, lines_of
 
@@ -108,7 +107,7 @@ def audit(
     texts = [sentences] if isinstance(sentences, str | None) else list(sentences)
     if not all(isinstance(text, str) for text in texts):
         raise ParameterError("sentences", "expected a list of texts")
-    objective = core_loss(loss) if isinstance(loss, str) else loss
+    objective = parse_loss(loss) if isinstance(loss, str) else loss
     if not isinstance(objective, ContrastiveLoss):
         raise ParameterError("loss", f"{objective} has no negatives")
     if not lies_in(batch_size, "[2, inf)"):

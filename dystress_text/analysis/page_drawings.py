@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from dystress_text.analysis.plots import draw_losses, style
 from dystress_text.analysis.runs import FinishedRun
-from dystress_text.losses.objectives import loss
+from dystress_text.losses.objectives import parse_loss
 from dystress_text.losses.registry import LossError
 from dystress_text.training.run_record import RunRecord
 
@@ -135,7 +135,7 @@ def _losses(runs: Sequence[FinishedRun]) -> list[Picture]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # training has given the warning
-                losses[run.configuration] = loss(run.record.loss)
+                losses[run.configuration] = parse_loss(run.record.loss)
         except LossError:  # the class is not loaded here
             continue
     parts = [getattr(each, "reweighting", None) for each in losses.values()]

@@ -34,7 +34,7 @@ _STYLES = {  # the heading of a table, and the prefix of a note
     "markdown": ("## {}\n\n", "- "),
     "latex": ("% {}\n", "% "),
 }
-_NO_COMPARISON = "No comparison on a test set: dystress senteval --model FOLDER measures test sets"
+_NO_COMPARISON = "No comparison on a test set: dystress evaluate --model FOLDER measures test sets"
 _STATISTICS = (
     "±: standard deviation over seeds. Intervals: 95 %, over queries or pairs, and over seeds if "
     "there are several. Each stands alone: of 20 that should contain 0, one does not."

@@ -5,11 +5,17 @@ from __future__ import annotations
 import argparse
 import importlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import Field, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import Field, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dystress_text.cli.command_line import without_tokens
-from dystress_text.cli.options import SettingsParser, default_of, instances
+from dystress_text.cli.options import (
+    SettingsParser,
+    check_options,
+    default_of,
+    instances,
+    option,
+)
 from dystress_text.errors import ParameterError, meant
 
 if TYPE_CHECKING:
@@ -28,10 +34,30 @@ class Preset:
 
 
 @dataclass(frozen=True)
+class StartSettings:
+    """The preset of a run, and the loss or temperature in place of the preset's."""
+
+    title: ClassVar[str] = "preset and loss"
+
+    preset: str | None = option(None, "Named settings.", metavar="NAME")
+    loss: str | None = option(
+        None,
+        "The loss: an objective with a temperature or a reweighting (docs/losses.md), such as "
+        "infonce(0.05).",
+    )
+    temp: float | None = option(
+        None, "A constant temperature for the preset's loss.", interval="(0, inf)"
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True)
 class Program:
     """The options and presets of a training program."""
 
-    groups: Sequence[type]  # dataclasses whose fields are the options
+    groups: Sequence[type]  # StartSettings, and other dataclasses whose fields are the options
     presets: Mapping[str, Preset]
     default: str  # name of the default preset
     loss_options: Collection[str] = ()  # of a preset, dropped if another loss is given
@@ -51,52 +77,47 @@ class Program:
         return {entry.name: entry for group in self.groups for entry in fields(group)}
 
     def settings(self, given: Mapping[str, Any]) -> tuple[list[Any], Objective, str]:
-        """Return an instance of each group, the loss and the preset's name for the given options.
+        """Return the other groups, the loss and the preset's name for the given options.
 
         Raises:
             ParameterError: an option or the preset is unknown, or a value is invalid.
         """
-        options = dict(given)
-        name = options.pop("preset", None) or self.default
+        name = given.get("preset") or self.default
         if not isinstance(name, str) or name not in self.presets:
             reason = f"no {name!r}{meant(str(name), self.presets)}; --list_presets shows all"
             raise ParameterError("preset", reason)
-        unknown = options.keys() - self.options.keys() - {"temp"}
+        unknown = given.keys() - self.options.keys()
         if unknown:
             named = ", ".join(f"{name}{meant(name, self.options)}" for name in sorted(unknown))
             raise ParameterError(named, "unknown option")
-        dropped = set(self.loss_options if "loss" in options else ())
-        if options.keys() & _LENGTH:
+        dropped = set(self.loss_options if "loss" in given else ())
+        if given.keys() & _LENGTH:
             dropped |= _LENGTH
         defaults = self.presets[name].settings.items()
-        values = {key: value for key, value in defaults if key not in dropped} | options
+        values = {key: value for key, value in defaults if key not in dropped} | dict(given)
         wanted = values["loss"]
-        tau = values.pop("temp", None)
         values["loss"] = str(wanted)
-        for option, value in values.items():
+        for key, value in values.items():
             if without_tokens(str(value)) != str(value):  # the run records all options
                 reason = "this looks like an access token; put it into the environment variable"
-                raise ParameterError(option, f"{reason} HF_TOKEN")
-        groups = instances(self.groups, values)
+                raise ParameterError(key, f"{reason} HF_TOKEN")
+        start, *groups = instances(self.groups, values)
+        if start.temp is not None and "loss" in given:
+            raise ParameterError("temp", "cannot be combined with --loss")
         # last, so that help and errors of the command line come at once: it needs torch
         importlib.import_module(self.loss_module)
-        objective = _objective(wanted, tau, "loss" in given)
-        groups = [
-            replace(group, loss=str(objective)) if hasattr(group, "loss") else group
-            for group in groups
-        ]
-        return groups, objective, name
+        return groups, _objective(wanted, start.temp), name
 
 
-def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
-    """Return the loss; ``tau`` (``--temp``) replaces the preset's temperature."""
-    from dystress_text.losses.objectives import Objective, loss
+def _objective(wanted: object, tau: float | None) -> Objective:
+    """Return the loss, at a constant temperature if one is given."""
+    from dystress_text.losses.objectives import Objective, parse_loss
     from dystress_text.losses.registry import LossError
 
     objective = wanted
     if isinstance(wanted, str):
         try:
-            objective = loss(wanted, own_classes=True)
+            objective = parse_loss(wanted, own_classes=True)
         except LossError as error:
             raise ParameterError("loss", str(error)) from error
     if not isinstance(objective, Objective):
@@ -104,13 +125,10 @@ def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
         raise ParameterError("loss", reason)
     if tau is None:
         return objective
-    if named:
-        raise ParameterError("temp", "cannot be combined with --loss")
     try:
-        return objective.replace(temperature=float(tau))
-    except (TypeError, ValueError) as error:
-        reason = f"expected a temperature above 0, for a loss that takes one; got {tau}"
-        raise ParameterError("temp", reason) from error
+        return objective.replace(temperature=tau)
+    except TypeError:
+        raise ParameterError("temp", f"{objective} has no temperature to replace") from None
 
 
 class _Help(argparse.Action):
@@ -121,7 +139,7 @@ class _Help(argparse.Action):
     ) -> None:
         program: Program = self.const
         name = getattr(namespace, "preset", program.default)
-        preset = program.presets.get(name, Preset("", {})).settings
+        preset = {"preset": name, **program.presets.get(name, Preset("", {})).settings}
         for action in parser._actions:
             entry = program.options.get(action.dest)
             if entry is not None and action.help != argparse.SUPPRESS:
@@ -144,12 +162,8 @@ def parse_options(
     parser.usage = "%(prog)s [--preset NAME] [--OPTION VALUE ...]"
     add = parser.add_argument
     absent = argparse.SUPPRESS
-    help = f"Named settings; default {program.default}."
-    add("--preset", metavar="NAME", default=absent, help=help)
     help = "Show the presets, and exit."
     add("--list_presets", action="version", version=program.listing(), help=help)
-    help = "A constant temperature for the preset's loss."
-    add("--temp", type=float, metavar="X", default=absent, help=help)
     help = "Show the options with the preset's values, and exit."
     add("-h", "--help", action=_Help, nargs=0, const=program, default=absent, help=help)
     return vars(parser.parse_args(argv))

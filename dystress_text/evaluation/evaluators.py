@@ -1,7 +1,7 @@
 """Evaluators: STS sets, the user's scored pairs, transfer tasks and search.
 
 Each measures a model while it trains, here or in sentence-transformers' trainer, and any encoder
-for the result lines of ``dystress senteval``. In our training the main process evaluates, and the
+for the result lines of ``dystress evaluate``. In our training the main process evaluates, and the
 random state is restored afterwards: the weights are bit for bit those of a run without evaluation.
 """
 
@@ -428,12 +428,12 @@ def build_evaluators(
         raise ParameterError("evaluator", reason)
     names = [name for name in dict.fromkeys(settings.eval_set) if name != "none"]
     sets = [eval_pairs(name, data_dir) for name in names]
-    sets += [read_scored_pairs(file) for file in settings.eval_file or []]
-    check_distinct("eval_file", [AVERAGE, *(pairs.slug for pairs in sets)])
+    sets += [read_scored_pairs(file) for file in settings.pairs or []]
+    check_distinct("pairs", [AVERAGE, *(pairs.slug for pairs in sets)])
     evaluators: list[Evaluator] = [PairsEvaluator(pairs) for pairs in sets]
     if settings.eval_transfer is not None:
         evaluators += transfer_evaluators(settings.eval_transfer, data_dir)
-    collections = read_collections("eval_retrieval", settings.eval_retrieval or [])
+    collections = read_collections(settings.retrieval or [])
     evaluators += [RetrievalEvaluator(collection) for collection in collections]
     for each in evaluators:
         each.language = settings.language

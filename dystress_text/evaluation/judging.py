@@ -32,7 +32,7 @@ Only what was shown is judged. So the rankings of a query leave out all other do
 that were skipped: the first {depth} of each model keep their order, and none is unjudged. Use this
 folder for these models alone; what another one finds first may not have been shown.
 
-    dystress senteval --model {models} --retrieval {folder}
+    dystress evaluate --model {models} --retrieval {folder}
 """
 
 

@@ -189,7 +189,7 @@ def joined(subsets: Sequence[StsPairs], name: str) -> StsPairs:
     return StsPairs(tuple(first), tuple(second), scores, name)
 
 
-def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
+def read_scored_pairs(source: str) -> StsPairs:
     """Read scored pairs from the columns sentence1, sentence2 and score of a table.
 
     Alignment uses the pairs in the top fifth of the range of scores, as STS-B uses those above 4
@@ -198,7 +198,6 @@ def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
     Args:
         source: a .csv, .tsv, .jsonl or .parquet file, or a hub data set as ``OWNER/NAME``
             (its ``validation`` split) or ``OWNER/NAME:SPLIT``.
-        parameter: what errors name.
 
     Raises:
         ParameterError: the table cannot be read, or a row is not a pair with a score.
@@ -213,7 +212,7 @@ def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
     try:
         pairs = _own_pairs(_rows_of_table(path, split), slug_of(Path(path).stem))
     except DataError as error:
-        raise ParameterError(parameter, f"{source!r}: {error}") from error
+        raise ParameterError("pairs", f"{source!r}: {error}") from error
     return replace(pairs, source=source)
 
 

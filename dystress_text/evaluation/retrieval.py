@@ -176,11 +176,10 @@ def _dcg(gains: NDArray[Any]) -> float:
     return float(np.sum(gains[:10] / np.log2(1 + ranks)))
 
 
-def read_collections(parameter: str, paths: Sequence[str | Path]) -> list[Collection]:
+def read_collections(paths: Sequence[str | Path]) -> list[Collection]:
     """Read collections with distinct names.
 
     Args:
-        parameter: what errors name.
         paths: folders, or files of judgements.
 
     Raises:
@@ -189,8 +188,8 @@ def read_collections(parameter: str, paths: Sequence[str | Path]) -> list[Collec
     try:
         collections = [read_collection(Path(path)) for path in paths]
     except DataError as error:
-        raise ParameterError(parameter, str(error)) from error
-    check_distinct(parameter, [collection.slug for collection in collections])
+        raise ParameterError("retrieval", str(error)) from error
+    check_distinct("retrieval", [collection.slug for collection in collections])
     return collections
 
 

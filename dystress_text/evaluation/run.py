@@ -195,10 +195,10 @@ def _own_data(
     settings: SentEvalSettings, in_memory: Sequence[StsPairs | Collection]
 ) -> list[Evaluator]:
     """Return the evaluators of the user's scored pairs and collections."""
-    pairs = [read_scored_pairs(file, "pairs") for file in settings.pairs or []]
+    pairs = [read_scored_pairs(file) for file in settings.pairs or []]
     check_distinct("pairs", [each.name for each in pairs])
     evaluators: list[Evaluator] = []
-    for data in [*pairs, *read_collections("retrieval", settings.retrieval or []), *in_memory]:
+    for data in [*pairs, *read_collections(settings.retrieval or []), *in_memory]:
         if isinstance(data, Collection):
             PROGRESS.info(data.summary())
             evaluators.append(RetrievalEvaluator(data))

@@ -1,4 +1,4 @@
-"""Options of evaluation, while training and in ``dystress senteval``."""
+"""Options of evaluation, while training and in ``dystress evaluate``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.io.paths import model_name
 from dystress_text.io.words import LANGUAGES, NO_LANGUAGE
 
+_PAIRS = (
+    "your scored pairs: .csv, .tsv, .jsonl or .parquet files with the columns sentence1, "
+    "sentence2 and score, or OWNER/NAME[:SPLIT] on the hub"
+)
+_RETRIEVAL = (
+    "search: folders of collections in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.tsv "
+    "or qrels/test.tsv), or the file of another split (FOLDER/qrels/dev.tsv)"
+)
 _OLD_NAME = "words"  # the lexical baseline in 0.2
 
 
@@ -43,22 +51,13 @@ class EvaluationSettings:
         "Evaluate on these sets: stsb_dev, mini_sts, sickr_dev, or the test sets sts12 to sts16, "
         "stsb_test and sickr_test, which must not select a model; none for no set.",
     )
-    eval_file: list[str] | None = option(
-        None,
-        "Evaluate on your scored pairs: .csv, .tsv, .jsonl or .parquet files with the columns "
-        "sentence1, sentence2 and score, or OWNER/NAME[:SPLIT] on the hub.",
-    )
+    pairs: list[str] | None = option(None, _PAIRS, metavar="FILE")
     eval_transfer: list[str] | None = option(
         None,
         "Evaluate on the dev accuracy of these transfer tasks (MR, CR, SUBJ, MPQA, SST2, TREC, "
         "MRPC; all seven if none is named), in SentEval's fast mode.",
     )
-    eval_retrieval: list[str] | None = option(
-        None,
-        "Evaluate on search: folders of collections in BEIR's layout (corpus.jsonl, "
-        "queries.jsonl, qrels.tsv or qrels/test.tsv), or the file of another split "
-        "(FOLDER/qrels/dev.tsv).",
-    )
+    retrieval: list[str] | None = option(None, _RETRIEVAL, metavar="FOLDER")
     language: str | None = _language_option()
 
     def __post_init__(self) -> None:
@@ -93,18 +92,8 @@ class SentEvalSettings:
         None,
         "sts, transfer, all, or names of tasks; default all, none with --pairs or --retrieval",
     )
-    pairs: list[str] | None = option(
-        None,
-        "your scored pairs: .csv, .tsv, .jsonl or .parquet files with the columns sentence1, "
-        "sentence2 and score, or OWNER/NAME[:SPLIT] on the hub",
-        metavar="FILE",
-    )
-    retrieval: list[Path] | None = option(
-        None,
-        "search: folders of collections in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.tsv "
-        "or qrels/test.tsv), or the file of another split (FOLDER/qrels/dev.tsv)",
-        metavar="FOLDER",
-    )
+    pairs: list[str] | None = option(None, _PAIRS, metavar="FILE")
+    retrieval: list[str] | None = option(None, _RETRIEVAL, metavar="FOLDER")
     suite: str = option(
         "senteval",
         "senteval, or mini: small sets that come with the package",

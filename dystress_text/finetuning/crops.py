@@ -75,7 +75,7 @@ class Crops:
         draws = (bits >> np.uint64(11)) * 2.0**-53  # uniform in [0, 1)
         shares, positions = draws[:, :4].reshape(-1, 2, 2).T  # (2, n) each
         counts = np.rint((self.low + shares * (self.high - self.low)) * lengths)
-        counts = np.clip(counts, min(least, self.most), np.minimum(lengths, self.most))
+        counts = np.clip(counts, least, np.minimum(lengths, self.most))
         firsts = np.floor(positions * (lengths - counts + 1))
         if titles is not None:
             bodies = lengths - titles

@@ -50,7 +50,7 @@ def _with_loss(description: str, loss: str) -> Preset:
 # ``*`` and ``**`` are shifts of -0.2, -0.4 and -0.6
 _ROWS = {
     "sts-constant-0.05": ("SimCSE (repro.)", "infonce(0.05)"),
-    "sts-macl": ("MACL (repro.)", "macl(0.05, alpha=2, a_0=0.8)"),
+    "sts-macl": ("MACL (repro.)", "macl(alignment_adaptive(0.05, alpha=2, a_0=0.8))"),
     "sts-cosine-0.03-0.05": ("DySTreSS 0.03/0.05", "infonce(cosine(0.03, 0.05))"),
     "sts-shifted-0.2-0.03-0.05": (
         "DySTreSS+ 0.03/0.05",

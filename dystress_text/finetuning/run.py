@@ -212,7 +212,6 @@ def _new_record(
         program=TEXT_PROGRAM,
         settings=options,
         content=content_of(settings, data.corpus.report.sha256, evaluation),
-        loss=str(settings.loss),
         corpus={
             **asdict(data.corpus.report),
             "dropped": data.dropped,

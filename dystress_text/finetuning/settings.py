@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dystress_text.cli.options import check_options, option
-from dystress_text.cli.presets import Program
+from dystress_text.cli.presets import Program, StartSettings
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.finetuning.presets import PRESETS
@@ -97,11 +97,6 @@ class TextSettings:
     supervised: bool = option(
         False, "A row of the table is an anchor, its positive, and any number of hard negatives."
     )
-    loss: str = option(
-        "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))",
-        "The loss: an objective with a temperature or a reweighting (docs/losses.md), such as "
-        "infonce(0.05).",
-    )
     drop_duplicates: bool = option(
         False,
         "Drop samples that have the tokens of an earlier one. With --supervised, rows with the "
@@ -163,7 +158,9 @@ class TextSettings:
         return self.views == "crop" and not self.supervised
 
 
-PROGRAM = Program((TextSettings, EvaluationSettings, TrainingSettings), PRESETS, default="paper")
+PROGRAM = Program(
+    (StartSettings, TextSettings, EvaluationSettings, TrainingSettings), PRESETS, default="paper"
+)
 
 
 @dataclass(frozen=True)
@@ -196,6 +193,7 @@ class RunSettings:
         files = self.text.train_file
         if files is not None and len(files) == 1:
             options["train_file"] = files[0]
+        options["loss"] = str(self.loss)
         return {"preset": self.preset, **options, "eval_set": " ".join(self.evaluation.eval_set)}
 
     def asked(self) -> dict[str, Any]:

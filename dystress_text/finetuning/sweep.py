@@ -113,7 +113,7 @@ class PlannedRun:
         missing = self._missing()
         if missing:
             model = ["--model", str(self.folder)]
-            yield [*_program("senteval"), *model, *output, *self.suite, *missing]
+            yield [*_program("evaluate"), *model, *output, *self.suite, *missing]
 
     def is_trained(self) -> bool:
         """Return whether the folder holds this run, finished.
@@ -163,11 +163,11 @@ def sets_of(options: Any) -> list[EvaluationSet]:
         if missing and not options.dry_run:
             reason = f"no {missing[0]}: run dystress prepare senteval; --suite mini and --pairs "
             raise ParameterError("data_dir", f"{reason}need no data")
-    pairs = [read_scored_pairs(source, "pairs") for source in options.pairs]
+    pairs = [read_scored_pairs(source) for source in options.pairs]
     check_distinct("pairs", [each.name for each in pairs])
     for source, each in zip(options.pairs, pairs, strict=True):
         sets.append(EvaluationSet("--pairs", source, each.name, each.checksum))
-    collections = read_collections("retrieval", options.retrieval)
+    collections = read_collections(options.retrieval)
     for path, collection in zip(options.retrieval, collections, strict=True):
         checksum = str(collection.metadata["sha256"])
         sets.append(EvaluationSet("--retrieval", str(path), collection.name, checksum))
@@ -188,7 +188,7 @@ def configurations(options: Any) -> dict[str, list[str]]:
     if len(names) > 1:
         raise UserError(f"--loss changes the loss of one preset, but got {', '.join(names)}")
     preset = [f"--preset={name}" for name in names]
-    losses = [parse([*preset, f"--loss={given}"]).text.loss for given in options.loss]
+    losses = [str(parse([*preset, f"--loss={given}"]).loss) for given in options.loss]
     return {as_folder(loss): [*preset, f"--loss={loss}"] for loss in losses}
 
 
@@ -210,7 +210,7 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
         warnings.simplefilter("ignore")  # each run gives its own warnings
         named = configurations(options)
         train = {name: (*extra, *own, *data) for name, own in named.items()}
-        losses = {name: parse(each).text.loss for name, each in train.items()}
+        losses = {name: str(parse(each).loss) for name, each in train.items()}
     baseline_named(options.baseline, losses)
     sets = sets_of(options)
     suite: tuple[str, ...] = ("--suite", options.suite)

@@ -13,7 +13,7 @@ from dystress_text.losses.objectives import (
     MACLLoss,
     NTXentLoss,
     Objective,
-    loss,
+    parse_loss,
 )
 from dystress_text.losses.other_losses import QueueInfoNCELoss, RINCELoss, SigLIPLoss
 from dystress_text.losses.registry import LossError, register
@@ -85,7 +85,7 @@ __all__ = [
     "TemperatureError",
     "alignment",
     "interclass_uniformity",
-    "loss",
+    "parse_loss",
     "register",
     "tolerance",
     "uniformity",

@@ -26,7 +26,7 @@ DistributedDataParallel averages, equal those of one process with the whole batc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -43,7 +43,6 @@ from dystress_text.losses.registry import (
     register,
 )
 from dystress_text.losses.reweighting import TemperatureLike, as_reweighting
-from dystress_text.losses.run_temperatures import AlignmentAdaptiveTemperature
 from dystress_text.losses.temperature import Temperature
 from dystress_text.losses.vectors import positive_similarity, unit_vectors
 
@@ -55,7 +54,7 @@ class Objective(LossPart):
         gather: the other processes; None for a single process.
 
     Examples:
-        >>> isinstance(loss("infonce(0.05)"), Objective)
+        >>> isinstance(parse_loss("infonce(0.05)"), Objective)
         True
     """
 
@@ -70,12 +69,18 @@ class Objective(LossPart):
     def start(self, dim: int) -> None:
         """Prepare for embeddings of ``dim`` numbers; most objectives need nothing."""
 
+    def replace(self, **changes: Any) -> Self:
+        copy = super().replace(**changes)
+        if "gather" not in changes:  # a string does not have it
+            copy.gather = self.gather
+        return copy
 
-def loss(text: str, own_classes: bool = False) -> Objective:
+
+def parse_loss(text: str, own_classes: bool = False) -> Objective:
     """Return the loss that a string such as ``dcl(cosine(0.1, 0.2))`` describes.
 
     Args:
-        text: the string; ``loss(str(x)) == x``.
+        text: the string; ``parse_loss(str(x)) == x``.
         own_classes: whether a dotted name may import a module, as on a command line; never for a
             record.
 
@@ -83,10 +88,10 @@ def loss(text: str, own_classes: bool = False) -> Objective:
         LossError: a part is unknown, incomplete or invalid.
 
     Examples:
-        >>> dcl = loss("dcl(cosine(0.1, 0.2))")
+        >>> dcl = parse_loss("dcl(cosine(0.1, 0.2))")
         >>> dcl
         DCLLoss(CosineTemperature(0.1, 0.2))
-        >>> loss(str(dcl)) == dcl
+        >>> parse_loss(str(dcl)) == dcl
         True
     """
     part = parse(text, own_classes)
@@ -256,12 +261,13 @@ class InfoNCELoss(ContrastiveLoss):
     sentence-transformers' MultipleNegativesRankingLoss (scale ``1 / tau``). SimCSE uses 0.05, the
     paper's best STS row ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4)``.
 
+    The other arguments are those of :class:`ContrastiveLoss`.
+
     Args:
         temperature: a temperature, a number for a constant one, or a reweighting.
         bidirectional: whether to find each positive's anchor among all anchors too, and return the
             mean of both directions. Hard negatives are candidates in the first one. Equals
             MultipleNegativesRankingLoss with both directions and a partition for each.
-        options: those of :class:`ContrastiveLoss`.
 
     Examples:
         >>> infonce = InfoNCELoss(0.5)
@@ -278,9 +284,18 @@ class InfoNCELoss(ContrastiveLoss):
         temperature: TemperatureLike,
         *,
         bidirectional: bool = False,
-        **options: Any,
+        detach_temperature: bool = True,
+        hard_negative_weight: float = 0.0,
+        blockwise: bool | None = None,
+        gather: Gather | None = None,
     ) -> None:
-        super().__init__(temperature, **options)
+        super().__init__(
+            temperature,
+            detach_temperature=detach_temperature,
+            hard_negative_weight=hard_negative_weight,
+            blockwise=blockwise,
+            gather=gather,
+        )
         self.bidirectional = bidirectional
 
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
@@ -315,11 +330,12 @@ class DCLLoss(NTXentLoss):
 
     ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views.
 
+    The other arguments are those of :class:`ContrastiveLoss`.
+
     Args:
         temperature: a temperature, a number for a constant one, or a reweighting.
         per_view: whether to sum two logsumexps instead, each over the N - 1 negatives of one view,
             as lightly's DCLLoss did before June 2025. Hard negatives join the positive's view.
-        options: those of :class:`ContrastiveLoss`.
 
     Examples:
         >>> DCLLoss(0.5)(torch.eye(2), torch.eye(2))  # log(2) - 2
@@ -333,9 +349,18 @@ class DCLLoss(NTXentLoss):
         temperature: TemperatureLike,
         *,
         per_view: bool = False,
-        **options: Any,
+        detach_temperature: bool = True,
+        hard_negative_weight: float = 0.0,
+        blockwise: bool | None = None,
+        gather: Gather | None = None,
     ) -> None:
-        super().__init__(temperature, **options)
+        super().__init__(
+            temperature,
+            detach_temperature=detach_temperature,
+            hard_negative_weight=hard_negative_weight,
+            blockwise=blockwise,
+            gather=gather,
+        )
         self.per_view = per_view
 
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
@@ -362,10 +387,11 @@ class DCLWLoss(DCLLoss):
     The positive term of pair i is multiplied by ``w_i = 2 - N softmax_i(s_p / sigma)`` over the
     global batch, detached.
 
+    The other arguments are those of :class:`DCLLoss`.
+
     Args:
         temperature: a temperature, a number for a constant one, or a reweighting.
         sigma: width of the weights; positive. A large one gives DCL.
-        options: those of :class:`DCLLoss`.
 
     Examples:
         >>> DCLWLoss(0.5, sigma=0.5)(torch.eye(2), torch.eye(2))  # equal positives weigh 1: as DCL
@@ -374,8 +400,25 @@ class DCLWLoss(DCLLoss):
 
     source = "DCL with von-Mises-Fisher weights (Yeh et al., ECCV 2022)"
 
-    def __init__(self, temperature: TemperatureLike, sigma: float = 0.5, **options: Any) -> None:
-        super().__init__(temperature, **options)
+    def __init__(
+        self,
+        temperature: TemperatureLike,
+        sigma: float = 0.5,
+        *,
+        per_view: bool = False,
+        detach_temperature: bool = True,
+        hard_negative_weight: float = 0.0,
+        blockwise: bool | None = None,
+        gather: Gather | None = None,
+    ) -> None:
+        super().__init__(
+            temperature,
+            per_view=per_view,
+            detach_temperature=detach_temperature,
+            hard_negative_weight=hard_negative_weight,
+            blockwise=blockwise,
+            gather=gather,
+        )
         self.sigma = check_number("sigma", sigma, "(0, inf)")
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
@@ -390,21 +433,17 @@ class DCLWLoss(DCLLoss):
 class MACLLoss(ContrastiveLoss):
     """Model-aware contrastive loss (Huang et al., ICML 2023): ``-sg(1 / (1 - P)) log P``.
 
-    P is the softmax probability of InfoNCE.
+    P is the softmax probability of InfoNCE. The paper's temperature for text is
+    ``AlignmentAdaptiveTemperature(0.05, alpha=2, a_0=0.8)``.
 
-    The paper's temperature is :class:`AlignmentAdaptiveTemperature`, for text with 0.05, 2 and 0.8.
-    It raises a TemperatureError where it reaches 0, at the mean positive similarity ``a_0 -
-    1/alpha``.
+    The other arguments are those of :class:`ContrastiveLoss`.
 
     Args:
-        tau_0: the temperature at the mean positive similarity ``a_0``.
-        alpha: relative slope of the temperature.
-        a_0: the mean positive similarity at ``tau_0``.
+        temperature: a temperature, a number for a constant one, or a reweighting.
         both_views: whether to use the pairs of NT-Xent.
-        options: those of :class:`ContrastiveLoss`.
 
     Examples:
-        >>> macl = MACLLoss(0.05, alpha=2, a_0=0.8)
+        >>> macl = MACLLoss(AlignmentAdaptiveTemperature(0.05, alpha=2, a_0=0.8))
         >>> macl(torch.eye(2), torch.eye(2)).shape
         torch.Size([])
     """
@@ -413,17 +452,21 @@ class MACLLoss(ContrastiveLoss):
 
     def __init__(
         self,
-        tau_0: float = 0.05,
-        alpha: float = 2.0,
-        a_0: float = 0.8,
+        temperature: TemperatureLike,
         *,
         both_views: bool = False,
-        **options: Any,
+        detach_temperature: bool = True,
+        hard_negative_weight: float = 0.0,
+        blockwise: bool | None = None,
+        gather: Gather | None = None,
     ) -> None:
-        super().__init__(AlignmentAdaptiveTemperature(tau_0, alpha, a_0), **options)
-        self.tau_0 = tau_0
-        self.alpha = alpha
-        self.a_0 = a_0
+        super().__init__(
+            temperature,
+            detach_temperature=detach_temperature,
+            hard_negative_weight=hard_negative_weight,
+            blockwise=blockwise,
+            gather=gather,
+        )
         self.both_views = both_views
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:

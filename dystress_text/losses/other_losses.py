@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dystress_text.errors import ParameterError
+from dystress_text.losses.gather import Gather
 from dystress_text.losses.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.losses.pairs import Pairs
 from dystress_text.losses.registry import check_count, check_number, register
@@ -28,11 +28,12 @@ class QueueInfoNCELoss(ContrastiveLoss):
     The keys come from a momentum encoder and have no gradient. In training mode the keys of all
     processes replace the oldest ones in the queue after the loss. A batch of 1 is valid.
 
+    The other arguments are those of :class:`ContrastiveLoss`.
+
     Args:
         temperature: a temperature, a number for a constant one, or a reweighting.
         queue_size: keys in the queue; MoCo uses 65,536 on ImageNet, 4,096 is usual on CIFAR.
         dim: dimension of the embeddings; None to call :meth:`start` later.
-        options: those of :class:`ContrastiveLoss`.
 
     Examples:
         >>> queue = QueueInfoNCELoss(0.2, queue_size=64, dim=16)
@@ -53,9 +54,19 @@ class QueueInfoNCELoss(ContrastiveLoss):
         temperature: TemperatureLike,
         queue_size: int = 4096,
         dim: int | None = None,
-        **options: Any,
+        *,
+        detach_temperature: bool = True,
+        hard_negative_weight: float = 0.0,
+        blockwise: bool | None = None,
+        gather: Gather | None = None,
     ) -> None:
-        super().__init__(temperature, **options)
+        super().__init__(
+            temperature,
+            detach_temperature=detach_temperature,
+            hard_negative_weight=hard_negative_weight,
+            blockwise=blockwise,
+            gather=gather,
+        )
         self.queue_size = check_count("queue_size", queue_size, "[1, 16777216]")
         self.dim = dim
         if dim is not None:
@@ -98,11 +109,12 @@ class RINCELoss(InfoNCELoss):
     temperature is detached. Published for images: q 0.1 (SimCLR) or 0.6 (MoCo v3), lam 0.01. Values
     grow fast: with q 0.6 and the temperature 0.05, a positive of similarity 0.9 has the weight 5e4.
 
+    The other arguments are those of :class:`InfoNCELoss`.
+
     Args:
         temperature: a temperature, a number for a constant one, or a reweighting.
         q: in (0, 1]. Towards 0 the loss is InfoNCE plus a constant, at 1 it is symmetric.
         lam: weight of the denominator; positive.
-        options: those of :class:`InfoNCELoss`.
 
     Examples:
         >>> str(RINCELoss(0.05, q=0.1, lam=0.01))
@@ -118,9 +130,21 @@ class RINCELoss(InfoNCELoss):
         temperature: TemperatureLike,
         q: float = 0.1,
         lam: float = 0.01,
-        **options: Any,
+        *,
+        bidirectional: bool = False,
+        detach_temperature: bool = True,
+        hard_negative_weight: float = 0.0,
+        blockwise: bool | None = None,
+        gather: Gather | None = None,
     ) -> None:
-        super().__init__(temperature, **options)
+        super().__init__(
+            temperature,
+            bidirectional=bidirectional,
+            detach_temperature=detach_temperature,
+            hard_negative_weight=hard_negative_weight,
+            blockwise=blockwise,
+            gather=gather,
+        )
         self.q = check_number("q", q, "(0, 1]")
         self.lam = check_number("lam", lam, "(0, inf)")
 
@@ -171,11 +195,12 @@ class SigLIPLoss(ContrastiveLoss):
     The loss of an anchor is ``softplus(-(t p + b)) + sum softplus(t s + b)`` over its negatives.
     The scale t = exp(t') and the bias b are learned: do not apply weight decay to them.
 
+    The other arguments are those of :class:`ContrastiveLoss`.
+
     Args:
         logit_scale: initial scale; positive.
         logit_bias: initial bias.
         learning_rate: peak learning rate of both.
-        options: those of :class:`ContrastiveLoss`.
 
     Examples:
         >>> siglip = SigLIPLoss(logit_scale=10, logit_bias=-10)
@@ -195,9 +220,18 @@ class SigLIPLoss(ContrastiveLoss):
         logit_bias: float = -10.0,
         *,
         learning_rate: float = 1e-3,
-        **options: Any,
+        detach_temperature: bool = True,
+        hard_negative_weight: float = 0.0,
+        blockwise: bool | None = None,
+        gather: Gather | None = None,
     ) -> None:
-        super().__init__(SigmoidReweighting(logit_scale, logit_bias), **options)
+        super().__init__(
+            SigmoidReweighting(logit_scale, logit_bias),
+            detach_temperature=detach_temperature,
+            hard_negative_weight=hard_negative_weight,
+            blockwise=blockwise,
+            gather=gather,
+        )
         self.logit_scale = logit_scale
         self.logit_bias = logit_bias
         self.learning_rate = check_number("learning_rate", learning_rate, "(0, inf)")

@@ -11,7 +11,7 @@ import ast
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self, TypeVar
 
 from torch import nn
@@ -22,6 +22,7 @@ PARTS: dict[str, type[LossPart]] = {}  # the registry
 LONGEST = 1_000  # characters of a string
 # arguments written without their names
 _TEMPERATURES = ("temperature", "tau", "tau_0", "tau_min", "tau_max")
+_OF_0_2 = "; macl(0.05, alpha=2, a_0=0.8) is macl(alignment_adaptive(0.05, alpha=2, a_0=0.8))"
 
 P = TypeVar("P", bound="LossPart")
 
@@ -30,7 +31,7 @@ class LossError(ValueError):
     """The string of a loss is invalid; the message begins with the part that is.
 
     Examples:
-        >>> loss("infonce(cosin(0.1, 0.2))")
+        >>> parse_loss("infonce(cosin(0.1, 0.2))")
         Traceback (most recent call last):
             ...
         dystress_text.losses.registry.LossError: cosin: unknown (did you mean cosine?); known ...
@@ -43,6 +44,9 @@ class LossPart(nn.Module):
     A constructor stores each argument unchanged under its own name, as scikit-learn's estimators
     do. The string has all positional arguments, and those keyword-only ones that differ from their
     defaults. ``gather`` is not an argument in this sense.
+
+    Equal parts have equal hashes, so torch's ``children()`` and ``to()`` of one parent see them as
+    one; ``parameters()`` has those of both.
     """
 
     source: ClassVar[str] = ""  # the paper, as a card cites it
@@ -76,8 +80,17 @@ class LossPart(nn.Module):
             return False
         return self.arguments() == other.arguments()
 
-    # by identity: torch keeps modules in sets
-    __hash__ = nn.Module.__hash__
+    def __hash__(self) -> int:
+        return hash(type(self))  # an argument may be a list
+
+    def named_modules(
+        self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        # torch keeps modules in a set, in which equal parts with parameters of their own are one
+        memo = set() if memo is None else memo
+        if not remove_duplicate or id(self) not in memo:
+            memo.add(id(self))
+            yield from super().named_modules(set(), prefix, remove_duplicate)
 
     def __str__(self) -> str:
         return self._written(name_of(type(self)), str)
@@ -124,7 +137,7 @@ def register(name: str) -> Callable[[type[P]], type[P]]:
         ... class Quadratic(ProfileTemperature):
         ...     def shape(self, similarity):
         ...         return similarity.square()
-        >>> loss("infonce(quadratic(0.05, 0.07))")
+        >>> parse_loss("infonce(quadratic(0.05, 0.07))")
         InfoNCELoss(Quadratic(0.05, 0.07))
     """
 
@@ -235,7 +248,8 @@ def _part(node: ast.expr) -> LossPart:
         signature = inspect.Signature(list(parameters(PARTS[name]).values()))
         return PARTS[name](**signature.bind(*positional, **named).arguments)
     except Exception as error:  # a constructor may be the user's
-        raise LossError(f"{place}: {reason_of(error)}") from error
+        hint = _OF_0_2 if name == "macl" and isinstance(error, TypeError) else ""
+        raise LossError(f"{place}: {reason_of(error)}{hint}") from error
 
 
 def _value(node: ast.expr) -> object:

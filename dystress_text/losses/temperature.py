@@ -63,7 +63,8 @@ class TemperatureError(ValueError):
     """A batch gives a temperature that is not positive.
 
     Examples:
-        >>> MACLLoss(0.05, alpha=2, a_0=0.8)(torch.eye(2), -torch.eye(2))  # positives far apart
+        >>> adaptive = InfoNCELoss(AlignmentAdaptiveTemperature(0.05, alpha=2, a_0=0.8))
+        >>> adaptive(torch.eye(2), -torch.eye(2))  # positives far apart
         Traceback (most recent call last):
             ...
         dystress_text.losses.temperature.TemperatureError: the alignment-adaptive temperature ...

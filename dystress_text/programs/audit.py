@@ -32,9 +32,9 @@ def make_parser() -> OneLineParser:
 def _draw(texts: list[str], file: Path) -> None:
     require("plots", "a figure")
     from dystress_text.analysis.plots import draw_losses, style
-    from dystress_text.losses.objectives import loss
+    from dystress_text.losses.objectives import parse_loss
 
-    losses = {text: loss(text, own_classes=True) for text in texts}
+    losses = {text: parse_loss(text, own_classes=True) for text in texts}
     with style():
         figure = draw_losses(losses, (1, 2), (4.75, 2.2 + 0.15 * len(losses)))
         if figure is None:

@@ -4,7 +4,7 @@
 
 For each query it shows the first five documents of each model and of BM25, shuffled and without
 names. Press r for relevant, n for not, s to skip, u to undo, q to quit. Each key is saved at once,
-and the same command goes on. At the end it prints the table of ``dystress senteval --retrieval
+and the same command goes on. At the end it prints the table of ``dystress evaluate --retrieval
 judged``. Only what was shown is judged, so use the folder for these models alone.
 """
 
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> None:
     from dystress_text.evaluation.judging import ANSWERS, RELEVANT, open_judging
     from dystress_text.evaluation.results import RESULTS
     from dystress_text.io.lock import LOCK, locked
-    from dystress_text.programs.senteval import evaluate
+    from dystress_text.programs.evaluate import evaluate
 
     documents = _read("train_file", options.train_file, options.text_columns)
     queries = _read("queries", options.queries)

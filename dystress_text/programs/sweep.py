@@ -63,7 +63,7 @@ def make_parser() -> OneLineParser:
         help="sts, transfer, all, names of tasks, or none; default sts, none with --pairs or "
         "--retrieval",
     )
-    pairs = "evaluate on your own scored pairs, as dystress senteval does"
+    pairs = "evaluate on your own scored pairs, as dystress evaluate does"
     add("--pairs", nargs="+", default=[], metavar="FILE", help=pairs)
     search = "evaluate search in your own collections"
     add("--retrieval", nargs="+", default=[], type=Path, metavar="FOLDER", help=search)

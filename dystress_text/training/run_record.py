@@ -104,7 +104,6 @@ class RunRecord:
     state: str = NOT_STARTED
     settings: Mapping[str, Any] = field(default_factory=dict)
     content: Mapping[str, str] | None = None  # checksums of what the settings name
-    loss: str = ""
     base_model: BaseModel = BaseModel()
     hybrid: Hybrid | None = None
     head: Mapping[str, Any] | None = None
@@ -162,6 +161,11 @@ class RunRecord:
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``run.json``."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def loss(self) -> str:
+        """The loss as a string."""
+        return str(self.settings.get("loss", ""))
 
     @property
     def pooler(self) -> str:

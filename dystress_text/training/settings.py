@@ -25,7 +25,7 @@ FREE_OPTIONS = (
     "log_similarity",
     "no_samples",
     "train_file",
-    "eval_file",
+    "pairs",
     "dataset",
     "data_dir",
     "train_list",
@@ -37,7 +37,7 @@ FREE_OPTIONS = (
 # options that may differ between two runs of one configuration
 CONFIGURATION_FREE = {*FREE_OPTIONS, "metric_for_best_model"} - {
     "train_file",
-    "eval_file",
+    "pairs",
     "dataset",
     "train_list",
 }

@@ -165,7 +165,7 @@ def test_picture_of_losses(tmp_path, monkeypatch):
     [
         (["infonce(0.05)"], "--figure"),  # no run has that name
         (["infonce(0.05", "--figure=a.png"], "--figure"),
-        (["macl(0.05, 2, 0.8)", "--figure=a.png"], "temperature"),
+        (["macl(alignment_adaptive(0.05, 2, 0.8))", "--figure=a.png"], "temperature"),
         (["infonce(0.05)", "--figure=a.xyz"], "--figure"),
     ],
 )

@@ -140,7 +140,7 @@ def test_too_few_units_for_halves(each):
         (["dcl(0.05)", "dcl(0.1)", "dcl(0.2)"], 1, None),
         (["infonce(cosine(0.03, 0.05))", "infonce(cosine(0.03, 0.1))"], 1, "largest"),
         (["infonce(cosine(0.03, 0.05))", "infonce(cosine(0.04, 0.1))"], 1, None),
-        (["macl(0.05, alpha=-2)", "macl(0.05, alpha=1e-3)"], 0, "smallest"),
+        (["infonce(temo(0.05, alpha=-2))", "infonce(temo(0.05, alpha=1e-3))"], 0, "smallest"),
         (["dcl(0.05)", "infonce(0.1)"], 1, None),
     ],
 )

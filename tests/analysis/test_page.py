@@ -85,7 +85,7 @@ def test_several_runs(tmp_path, capsys):
     assert "<h1>2 runs: bert-base-uncased trained on 3,000 texts of Wiki1M</h1>\n<p>" in page
     assert " scores highest on avg (STS, Spearman x 100): " in page
     rows = dict(re.findall(r"<tr><td>(\w+)</td><td>(.*?)</td>", page[: page.index("All settings")]))
-    assert rows["loss"] == "macl(0.05, alpha=2, a_0=0.8)"
+    assert rows["loss"] == "macl(alignment_adaptive(0.05, alpha=2, a_0=0.8))"
     assert not {"learning_rate", "seed"} & rows.keys()
     curves = pictures(page)["sts_b_dev_spearman over the steps"]
     assert PRESET in curves
@@ -125,7 +125,7 @@ def test_curve_of_a_single_run(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("with_pictures")
 def test_a_constant_temperature_is_not_drawn(tmp_path):
-    run = a_run(tmp_path, loss="infonce(0.05)")
+    run = a_run(tmp_path, name="sts-constant-0.05")
     lines = [
         {"step": 1, "tau_effective": 0.05, "positive": 0.5, "negative": 0.1},
         {"step": 2, "tau_effective": 0.05 + 1e-9, "positive": 0.6, "negative": 0.1},
@@ -161,8 +161,7 @@ def test_title_counts_what_was_trained_on(tmp_path):
 def test_image_run_without_temperature(tmp_path):
     record = {
         "program": "vision/train.py",
-        "settings": {"dataset": "shapes"},
-        "loss": "byol()",
+        "settings": {"dataset": "shapes", "loss": "byol()"},
         "steps": 2,
         "untrained": {"": {"knn20": 50.0}},
         "trained": {"knn20": 60.0},

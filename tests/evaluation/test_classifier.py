@@ -100,7 +100,7 @@ def test_fits_equal_the_protocol(mode):
         Subset(order[:120], order[120:]),
         Subset(order[30:], order[:30]),
         Subset(order[:125], order[125:]),
-        Subset(order),
+        Subset(order[:120]),
     ]
     grid = np.outer(np.arange(1, 5), (1e-5, 1e-2))
     fits = fit(x.double(), y, 3, subsets, grid, RECIPES[mode])
@@ -114,8 +114,11 @@ def test_fits_equal_the_protocol(mode):
         assert torch.equal(fits.predict(x.double(), s), logits.argmax(1))
 
 
-def test_fits_end_without_misses():
-    x, y = problem(30, 4, 2, noise=1.0)
-    patient = replace(RECIPES["test"], patience=10**6, check_every=100)
+@pytest.mark.parametrize(("dim", "reached"), [(2, 1.0), (1, 0.0)])
+def test_fits_end_without_misses(dim, reached):
+    """Without features only the biases learn: that of the class is the higher after 260 or 410 steps."""
+    patient = replace(RECIPES["test"], patience=10**6, check_every=100)  # 300 epochs
+    x = torch.zeros(30, dim)
+    y = torch.ones(30, dtype=torch.long)
     fits = fit(x, y, 2, [Subset(np.arange(20), np.arange(20, 30))], np.array([[1e-5]]), patient)
-    assert fits.accuracy.shape == (1, 1)
+    assert fits.accuracy == reached

@@ -21,8 +21,8 @@ from dystress_text.io.paths import EMBEDDED
 from dystress_text.models.embedder import encode
 from dystress_text.models.hybrid import new_hybrid
 from dystress_text.models.loading import save_model
+from dystress_text.programs.evaluate import evaluate
 from dystress_text.programs.report import main as report
-from dystress_text.programs.senteval import evaluate
 from dystress_text.training.accelerator import single_process_device
 from dystress_text.training.run_record import BASE
 

@@ -1,6 +1,7 @@
 """Evaluators in our runs and in sentence-transformers' trainer."""
 
 import json
+import time
 
 import pytest
 import torch
@@ -53,7 +54,7 @@ def test_evaluation_does_not_change_a_run(flags, own, tmp_path):
     flags = [*flags, "--pooler_type=avg"]  # first tokens' vectors are almost equal in this encoder
     alone = run(flags, tmp_path / "alone")
     more = ["--eval_set=stsb_dev mini_sts", "--eval_transfer", "MiniQuestions"]
-    several = run(flags, tmp_path / "several", "--eval_file", str(own), *more)
+    several = run(flags, tmp_path / "several", "--pairs", str(own), *more)
     one = load_file(tmp_path / "alone" / "model.safetensors")
     two = load_file(tmp_path / "several" / "model.safetensors")
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -103,7 +104,9 @@ def test_random_state_and_mode_are_restored():
     torch.manual_seed(7)
     model[1].eval()
     evaluators = EvaluatorList([], Careless())
+    start = time.perf_counter()
     assert list(evaluators(model)) == ["evaluator"]
+    assert 0 < evaluators.seconds <= time.perf_counter() - start
     assert torch.rand(()) == expected
     assert model.training
     assert not model[1].training
@@ -169,9 +172,9 @@ def test_sentence_transformers_trainer_uses_ours(own, tmp_path):
     assert trainer.evaluate()[name] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("option", ["eval_set", "eval_file"])
+@pytest.mark.parametrize("option", ["eval_set", "pairs"])
 def test_wrong_evaluations_write_nothing(flags, own, option, tmp_path, capsys):
-    values = {"eval_set": ["sts13"], "eval_file": [str(own), str(own)]}[option]
+    values = {"eval_set": ["sts13"], "pairs": [str(own), str(own)]}[option]
     assert main([*flags, f"--{option}", *values]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"--{option}" in line
@@ -179,14 +182,16 @@ def test_wrong_evaluations_write_nothing(flags, own, option, tmp_path, capsys):
 
 
 def test_resuming_needs_the_same_pairs(flags, own, tmp_path):
-    flags = [*flags, "--eval_set=none", "--save_steps=4", "--keep_checkpoints"]
-    run(flags, tmp_path / "out", "--eval_file", str(own))
+    flags = [*flags, "--eval_set=mini_sts", "--save_steps=4", "--keep_checkpoints"]
+    run(flags, tmp_path / "out", "--pairs", str(own))
     moved = tmp_path / "elsewhere" / own.name
     moved.parent.mkdir()
     moved.write_bytes(own.read_bytes())
     interrupt(tmp_path / "out")
-    run(flags, tmp_path / "out", "--eval_file", str(moved), "--resume_from_checkpoint")
+    run(flags, tmp_path / "out", "--pairs", str(moved), "--resume_from_checkpoint")
+    renamed = own.rename(tmp_path / "other.csv")
     moved.write_text(moved.read_text().replace("-3.5", "-3.6"))
     interrupt(tmp_path / "out")
-    reset_accelerator()
-    assert main([*flags, "--eval_file", str(moved), "--resume_from_checkpoint"]) == 2
+    for file in (moved, renamed):
+        reset_accelerator()
+        assert main([*flags, "--pairs", str(file), "--resume_from_checkpoint"]) == 2

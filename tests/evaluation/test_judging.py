@@ -93,7 +93,7 @@ def test_figures_are_of_the_shown_documents_alone():
     first = read_results(Path("judged/results.jsonl"))[0]
     assert first.figures["nDCG@10"] == pytest.approx(100 * np.mean(expected), abs=0.01)
     assert (
-        dystress.main(["senteval", "--model", "A", "--retrieval=judged", "--output=again.jsonl"])
+        dystress.main(["evaluate", "--model", "A", "--retrieval=judged", "--output=again.jsonl"])
         == 0
     )
     assert read_results(Path("again.jsonl"))[0].figures == first.figures

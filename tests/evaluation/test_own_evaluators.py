@@ -38,11 +38,6 @@ def label_accuracy(**name):
     return evaluation.LabelAccuracyEvaluator(loader, softmax_model=Head(), **name)
 
 
-def reranking(**name):
-    samples = [{"query": text, "positive": [text], "negative": TWO} for text in ONE[:4]]
-    return evaluation.RerankingEvaluator(samples, **name)
-
-
 def retrieval(**name):
     queries = {"q0": ONE[0], "q1": ONE[1]}
     relevant = {"q0": {"d0", "d3"}, "q1": {"d1"}}
@@ -57,29 +52,12 @@ def sequential(**name):
     return evaluation.SequentialEvaluator([translation(**name), retrieval()])
 
 
-def paraphrases(**name):
-    duplicates = [("d0", "d1"), ("d2", "d3")]
-    return evaluation.ParaphraseMiningEvaluator(BY_ID, duplicates_list=duplicates, **name)
-
-
-def mse_of_table(**name):
-    rows = [{"en": one, "de": two} for one, two in zip(ONE, TWO, strict=True)]
-    pairs = [("en", "de")]
-    return evaluation.MSEEvaluatorFromDataFrame(rows, build_model("bert"), pairs, **name)
-
-
 MAKE = {
     "binary": lambda **name: evaluation.BinaryClassificationEvaluator(ONE, TWO, LABELS, **name),
-    "similarity": lambda **name: evaluation.EmbeddingSimilarityEvaluator(ONE, TWO, LABELS, **name),
-    "triplet": lambda **name: evaluation.TripletEvaluator(ONE, TWO, TWO[::-1], **name),
     "mse": lambda **name: evaluation.MSEEvaluator(
         ONE, TWO, teacher_model=build_model("bert"), **name
     ),
-    "mse_of_table": mse_of_table,
     "label_accuracy": label_accuracy,
-    "paraphrases": paraphrases,
-    "reranking": reranking,
-    "retrieval": retrieval,
     "sequential": sequential,
     "translation": translation,
 }
@@ -190,6 +168,12 @@ def test_a_primary_metric_is_not_needed(value, train):
     (name, figure), *_ = run.evaluation.items()
     assert figure == (1 if value is True else 0.5)
     assert run.record.settings["metric_for_best_model"] == name
+
+
+def test_a_primary_metric_names_a_number(train):
+    evaluator = Scripted(0.5, 0.5, 0.5)
+    evaluator.primary_metric = "mine"
+    assert train(evaluator).evaluation == {"mine": 0.5}
 
 
 def wrong_primary_metric():

@@ -26,7 +26,7 @@ from dystress_text.evaluation.retrieval import (
     read_collections,
 )
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.programs.senteval import main
+from dystress_text.programs.evaluate import main
 
 
 def embed(sentences):
@@ -217,15 +217,16 @@ def test_equal_documents_are_ranked_in_the_order_of_the_corpus(similarity, repea
 
 
 def test_equal_documents_at_the_depth_of_a_figure():
-    """The 100th document is one of many equal ones, of which the first are found."""
+    """The 100th document is one of many equal ones, of which the first are found; the 11th."""
     names = [f"d{i}" for i in range(300)]
     texts = [*make_sentences(90), *["red house"] * 210]
-    relevant = {"q": dict.fromkeys(names[90:100], 1)}
+    relevant = {"q": dict.fromkeys(names[90:100], 1), "eleventh": {"d10": 1}}
     documents = dict(zip(names, texts, strict=True))
-    collection = Collection("made", documents, {"q": "dog"}, relevant, 0, 0)
+    collection = Collection("made", documents, dict.fromkeys(relevant, "dog"), relevant, 0, 0)
     vectors = {text: [1.0, i / 1000] for i, text in enumerate(dict.fromkeys(["dog", *texts]))}
     model = model_of(lambda some: torch.tensor([vectors[text] for text in some]))
-    assert collection.scores(TextEncoder(model))["recall@100"] == 100
+    expected = {"nDCG@10": 0, "MRR@10": 0, "recall@100": 100}
+    assert collection.scores(TextEncoder(model)) == expected
 
 
 def test_similarities_of_large_collections_are_computed_in_blocks(tmp_path, monkeypatch):
@@ -290,6 +291,7 @@ TEXTS = {"1": "one", "2": "two", "12": "twelve"}
 def test_a_text_in_memory_is_not_split():
     for document in ("12", 12):
         assert collection_from((["12"], TEXTS, {0: document})).relevant == {"0": {"12": 1}}
+    assert collection_from((["12"], TEXTS, {0: {"12": 0.5}})).graded
     for data in (("12", TEXTS, {"0": "12"}), (TEXTS, "12", {"1": ["0"]}), (TEXTS, TEXTS, "12")):
         with pytest.raises(UserError, match=r"^retrieval: "):
             collection_from(data)
@@ -299,12 +301,12 @@ def test_names_in_metrics_are_distinct(tmp_path):
     folders = [make_collection(tmp_path / name, documents=20) for name in ("trec.a", "Trec a")]
     assert read_collection(folders[0]).slug == "trec_a"
     with pytest.raises(UserError, match=r"^retrieval: "):
-        read_collections("retrieval", folders)
+        read_collections(folders)
 
 
 def test_search_selects_the_best_model(tmp_path):
     folder = make_collection(tmp_path / "Made up", documents=20)
-    settings = EvaluationSettings(eval_set=["none"], eval_retrieval=[str(folder)])
+    settings = EvaluationSettings(eval_set=["none"], retrieval=[str(folder)])
     evaluators = build_evaluators(settings)
     names = ["made_up_ndcg@10", "made_up_mrr@10", "made_up_recall@100", "made_up_ndcg@10_graded"]
     names.append("made_up_ndcg@10_with_bm25")

@@ -82,7 +82,7 @@ FIRST = "sentence1,sentence2,score\na cat,a dog,1\n"
 )
 def test_wrong_files_are_refused(tmp_path, name, content, named):
     (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match=f"^eval_file: .*{named}"):
+    with pytest.raises(UserError, match=f"^pairs: .*{named}"):
         read_scored_pairs(str(tmp_path / name))
 
 
@@ -93,7 +93,7 @@ def test_data_set_of_the_hub(tmp_path, monkeypatch):
         monkeypatch.setenv("DYSTRESS_CACHE", str(tmp_path / "cache"))
         assert len(read_scored_pairs("someone/pairs")) == 5
         assert len(read_scored_pairs("someone/pairs:test")) == 4
-        with pytest.raises(UserError, match=r"^eval_file: .*someone/pairs"):
+        with pytest.raises(UserError, match=r"^pairs: .*someone/pairs"):
             read_scored_pairs("someone/pairs:nope")
 
 

@@ -1,4 +1,4 @@
-"""The program senteval: its figures against SciPy, its files and its errors."""
+"""The program evaluate: its figures against SciPy, its files and its errors."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ from dystress_text.evaluation.results import read_results, results_in
 from dystress_text.evaluation.retrieval import read_collection
 from dystress_text.export.card import write_card
 from dystress_text.models.loading import save_model
-from dystress_text.programs.senteval import main
+from dystress_text.programs.evaluate import main
 from dystress_text.programs.train import main as train
 from dystress_text.training.run_record import RunRecord
 
@@ -100,7 +100,7 @@ def test_several_models_make_one_table(tiny_bert, tmp_path, file, capsys):
 def test_wrong_options_are_one_line(arguments, file, wrong, named, capsys):
     assert main([*arguments, wrong]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("dystress senteval: error: ")
+    assert line.startswith("dystress evaluate: error: ")
     assert named in line
     assert not file.exists()
 
@@ -221,11 +221,15 @@ def test_result_lines_of_a_year_have_its_subsets(file, monkeypatch):
     dt.evaluate(model, tasks=["STS12"], output=file)
     (line,) = read_results(file)
     figures = {}
+    cosines = []
     for name, pairs in subsets.items():
         first, second = (torch.tensor(model.encode(side)) for side in (pairs.first, pairs.second))
-        cosines = torch.cosine_similarity(first, second)
-        figures[name] = 100 * stats.spearmanr(cosines, pairs.scores).statistic
+        cosines.append(torch.cosine_similarity(first, second))
+        figures[name] = 100 * stats.spearmanr(cosines[-1], pairs.scores).statistic
     assert line.details["subsets"] == pytest.approx(figures, abs=0.006)
+    scores = np.concatenate([pairs.scores for pairs in subsets.values()])
+    together = 100 * stats.spearmanr(torch.cat(cosines), scores).statistic
+    assert line.figures["spearman"] == pytest.approx(together, abs=0.006)
     one, two = figures.values()
     assert line.details["mean"] == pytest.approx((one + two) / 2, abs=0.006)
     assert line.details["weighted_mean"] == pytest.approx((30 * one + 18 * two) / 48, abs=0.006)

@@ -6,14 +6,13 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from conftest import make_sentences
 from model_cases import model_of
 from scipy import stats
 
-from dystress_text.evaluation.catalogue import StsTask, eval_pairs
+from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.evaluators import PairsEvaluator
-from dystress_text.evaluation.readers import StsPairs, read_sts_benchmark, read_sts_subset
+from dystress_text.evaluation.readers import read_sts_benchmark, read_sts_subset
 from dystress_text.evaluation.sts import score_vectors, spearman
 
 
@@ -85,19 +84,3 @@ def test_pairs_without_scores_are_dropped(tmp_path):
     assert pairs.first == ("a", "f")
     assert pairs.second == ("b", "g")
     assert pairs.scores.tolist() == [1.5, 2.0]
-
-
-def test_subsets_are_scored_together(tmp_path):
-    draw = np.random.default_rng(0)
-    texts = make_sentences(96)
-    subsets = {
-        "one": StsPairs(tuple(texts[:30]), tuple(texts[30:60]), draw.random(30)),
-        "two": StsPairs(tuple(texts[60:78]), tuple(texts[78:]), draw.random(18)),
-    }
-    parts = {"one": (30, "one"), "two": (18, "two")}
-    task = StsTask("YEAR", lambda file: subsets[file.name], parts, "YEAR")
-    figures = PairsEvaluator(task.pairs(tmp_path)).figures(TextEncoder(model_of(arbitrary_vectors)))
-    cosines = np.concatenate([cosines_of(pairs) for pairs in subsets.values()])
-    scores = np.concatenate([pairs.scores for pairs in subsets.values()])
-    expected = 100 * stats.spearmanr(cosines, scores).statistic
-    assert figures["spearman"] == pytest.approx(expected, abs=1e-4)

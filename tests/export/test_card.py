@@ -28,6 +28,7 @@ from dystress_text.training.run_record import BaseModel, RunRecord
 LOSS = "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))"
 SETTINGS = {
     "preset": "paper",
+    "loss": LOSS,
     "pooler_type": "avg",
     "train_file": None,
     "learning_rate": 3e-5,
@@ -36,7 +37,6 @@ SETTINGS = {
 }
 RECORD = {
     "settings": SETTINGS,
-    "loss": LOSS,
     "base_model": {"name": "bert-base-uncased", "on_hub": True, "license": "apache-2.0"},
     "hybrid": {"name": "dense", "dim": 8, "weight": 0.7},
     "untrained": {"avg_top2": {"dev_spearman": 40.0}, "avg": {"dev_spearman": 39.0}},
@@ -97,7 +97,7 @@ def test_metadata_is_read_by_the_hub(card):
 
 def test_hostile_names_cannot_break_the_card(card):
     name = "a | b\n---\n# <script>`{{ 7 * 7 }}"
-    record = RECORD | {"settings": SETTINGS | {"train_file": f"{name}.txt"}, "loss": name}
+    record = RECORD | {"settings": SETTINGS | {"train_file": f"{name}.txt", "loss": name}}
     text = card(record, "hf", 'x"\nimport os #')
     assert "<script>" not in text
     assert "\n# &lt;" not in text

@@ -24,8 +24,8 @@ def test_crops_are_uniform_spans():
     assert lengths.max() == 30
     inner = np.bincount(lengths.ravel())[11:30]  # of 10 and 30 words there are half as many
     assert stats.chisquare(inner).pvalue > 1e-4
-    of_twenty = np.bincount(starts[lengths == 20], minlength=31)
-    assert len(of_twenty) == 31
+    of_twenty = np.bincount(starts[lengths == 20])
+    assert len(of_twenty) == 31  # to the end of the sample
     assert stats.chisquare(of_twenty).pvalue > 1e-4
     for drawn in (starts, lengths):  # the two crops are independent
         assert abs(stats.pearsonr(*drawn.T).statistic) < 0.06
@@ -43,6 +43,11 @@ def test_seed_step_and_sample_determine_crops():
     drawn = np.random.default_rng([1, 5, 9]).random((2, 2))
     _, counts = crops.spans(np.array([50]), 5, np.array([9]))
     assert counts.ravel().tolist() == np.rint((0.2 + 0.4 * drawn[:, 0]) * 50).tolist()
+
+
+def test_crops_of_a_short_text_have_four_words():
+    views = [Crops(seed=0).views(" ".join(WORDS[:8]), step, 0) for step in range(50)]
+    assert {len(view.split()) for both in views for view in both} == {4, 5}
 
 
 @given(
@@ -82,9 +87,3 @@ def test_batch_of_crops(tmp_path, tokenizer):
     again = load_corpus(plain_text(file), text_reader(8), cache_dir=tmp_path, crops=Crops(seed=5))
     assert again.crops.seed == 5  # from the cache
     assert again.report == corpus.report
-
-
-def test_spans_reach_both_ends_of_a_sample():
-    firsts, counts = Crops(seed=0).spans(np.full(500, 10), 0, np.arange(500))
-    assert firsts.min() == 0
-    assert (firsts + counts).max() == 10

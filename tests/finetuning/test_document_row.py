@@ -11,7 +11,6 @@ from processes import spawn
 from sentence_transformers import SentenceTransformer, util
 from sentence_transformers.base.evaluation import SentenceEvaluator
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
-from trainer_cases import interrupt
 
 import dystress_text as dt
 from dystress_text.evaluation.embedder import TextEncoder
@@ -151,18 +150,6 @@ def test_the_row_is_right_in_every_evaluation(file, tmp_path):
     check_row(load_sentence_transformer(str(tmp_path / "out")))  # the first one is the best
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(file, tmp_path):
-    options = {**SMALL, "train_file": file, "save_steps": 3, "keep_checkpoints": True}
-    dt.train("own-text", output_dir=tmp_path / "whole", **options)
-    dt.train("own-text", output_dir=tmp_path / "stopped", **options)
-    interrupt(tmp_path / "stopped")
-    dt.train("own-text", output_dir=tmp_path / "stopped", resume_from_checkpoint=True, **options)
-    whole, stopped = (
-        load_sentence_transformer(str(tmp_path / name)) for name in ("whole", "stopped")
-    )
-    assert torch.equal(table_of(whole), table_of(stopped))
-
-
 def test_a_base_without_the_row_trains_without_it(file, tmp_path, capsys):
     embedding = StaticEmbedding(embedded_tokenizer(), embedding_dim=16)
     save_model(SentenceTransformer(modules=[embedding, Normalize()]), tmp_path / "base")
@@ -184,10 +171,11 @@ def read(path, cache, **options):
     return TokenCroppedCorpus(**vars(corpus), crops=Crops(seed=1, most=99), titles=titles)
 
 
-def views(corpus, step):
-    batch = corpus.batch(np.arange(len(corpus)), step)
+def views(corpus, step, first=0):
+    samples = np.arange(first, len(corpus))
+    batch = corpus.batch(samples, step)
     crops = [crop.tolist() for crop in batch["token_ids"].split(batch["lengths"].tolist())]
-    return list(zip(crops[: len(corpus)], crops[len(corpus) :], strict=True))
+    return list(zip(crops[: len(samples)], crops[len(samples) :], strict=True))
 
 
 def test_half_of_the_views_are_title_and_body(tmp_path):
@@ -195,7 +183,7 @@ def test_half_of_the_views_are_title_and_body(tmp_path):
     rows[0]["title"] = ""
     rows[1]["title"] = rows[1]["text"]
     rows[2]["title"] = "word"
-    rows[3]["text"] = "two words"
+    rows[3]["text"] = " ".join(WORDS[:3])
     rows[4]["title"] = None
     rows[5]["text"] = ""
     rows[6]["text"] = "several\rlines\r\nof text"
@@ -216,6 +204,7 @@ def test_half_of_the_views_are_title_and_body(tmp_path):
                 times[number] += 1
     assert set(np.flatnonzero(times == 0)) == never
     assert times[6:].mean() == pytest.approx(50, abs=3)
+    assert views(crops, 3, 50) == views(crops, 3)[50:]  # whatever else is in the batch
 
 
 @pytest.mark.parametrize("columns", [["text"], ["_id", "title", "text"]])

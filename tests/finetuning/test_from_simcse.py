@@ -9,7 +9,7 @@ from simcse_cases import SENTENCES, by_hand, close, simcse_folder
 
 from dystress_text.errors import UserError
 from dystress_text.finetuning.arguments import parse
-from dystress_text.programs.senteval import main as senteval
+from dystress_text.programs.evaluate import main as evaluate
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "from-simcse.md").read_text(encoding="utf-8")
 
@@ -67,7 +67,7 @@ def test_options_of_the_same_name_are_taken_and_others_name_the_page(capsys):
         parse([word for option in OTHERS for word in (f"--{option}", "1")])
     assert all(f"--{option}" in str(told.value) for option in OTHERS)
     assert "mlp_only_train" not in str(told.value)
-    assert senteval(["--model", "x", "--task_set", "sts"]) == 2
+    assert evaluate(["--model", "x", "--task_set", "sts"]) == 2
     assert "docs/from-simcse.md" in capsys.readouterr().err
 
 

@@ -70,7 +70,15 @@ def test_batch_of_rows(tiny_bert, tmp_path, columns, packing):
     ("columns", "more"),
     [
         (3, ["--grad_cache_chunk=3", "--loss=infonce(0.05, hard_negative_weight=0.5)"]),
-        (2, ["--loss=macl()", "--text_columns", *NAMES[:2], "--log_similarity"]),
+        (
+            2,
+            [
+                "--loss=macl(alignment_adaptive(0.05, 2, 0.8))",
+                "--text_columns",
+                *NAMES[:2],
+                "--log_similarity",
+            ],
+        ),
     ],
 )
 def test_the_program_trains_on_rows(flags, tmp_path, columns, more):

@@ -5,7 +5,6 @@ import html
 import json
 import lzma
 import os
-import random
 import re
 import shlex
 import shutil
@@ -19,9 +18,9 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from processes import finish, start, wait_for
+from processes import start, wait_for
+from sentence_transformers import SentenceTransformer
 from sweep_runs import record_of, write_results
-from trainer_cases import outcome
 
 from dystress_text.analysis.runs import as_folder
 from dystress_text.errors import UserError
@@ -95,7 +94,7 @@ def prepared(tmp_path_factory, monkeypatch):
 @pytest.fixture
 def stage(tmp_path, monkeypatch):
     """Return a function that sweeps four runs with stand-ins for the real programs."""
-    for name, source in (("train", TRAINER), ("senteval", EVALUATOR)):
+    for name, source in (("train", TRAINER), ("evaluate", EVALUATOR)):
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
     monkeypatch.setattr(
         program, "_program", lambda name: [sys.executable, "-B", str(tmp_path / f"{name}.py"), name]
@@ -181,14 +180,14 @@ def test_interrupted_sweep_continues(stage, capsys, tmp_path):
     assert "stopped by SIGTERM" in capsys.readouterr().err
     (tmp_path / "wait").unlink()
     assert stage("--tasks=none") == 0
-    assert "dystress senteval --model FOLDER" in capsys.readouterr().out
+    assert "dystress evaluate --model FOLDER" in capsys.readouterr().out
     resumed = [name for name, record in read(stage.folder, "run.json").items() if record["resumed"]]
     assert resumed == [f"{CONSTANT}-seed-0"]
 
 
 def test_losses_and_folders():
     losses = ["infonce(0.05)", "infonce(shifted_cosine(0.05,0.07,-0.4))"]
-    argv = ["--presets", "small", "--seeds", "5", "--loss", *losses]
+    argv = ["--presets", "small", "--seeds", "5", "5", "--loss", *losses]
     runs = plan(make_parser().parse_args(argv), ())
     first, second = (program.parse(run.options).options() for run in runs)
     names = [run.folder.name for run in runs]
@@ -227,9 +226,10 @@ def test_finished_run_with_other_settings(flags, tmp_path):
     assert train([*flags, "--eval_set=none"]) == 0
     run = replace(run, options=(*options, "--eval_set=none"))
     assert run.is_trained()
-    for pooler, left in (("avg", 1), (None, 0)):  # figures of another pooler do not count
+    # figures of another pooler or in the fast mode do not count
+    for other, left in (({"pooler_type": "avg"}, 1), ({"mode": "fast"}, 1), ({}, 0)):
         sts = {"MiniSTS": {"spearman": 1.0}}
-        write_results(tmp_path / "out", sts, "mini/sts", pooler_type=pooler)
+        write_results(tmp_path / "out", sts, "mini/sts", **other)
         assert len(list(run.commands())) == left
     with pytest.raises(UserError, match="seed was 42, is 1"):
         replace(run, options=(*run.options, "--seed=1")).is_trained()
@@ -239,17 +239,23 @@ def test_figures_on_other_content_of_a_task_are_measured_again(tmp_path, monkeyp
     prepared = tmp_path / "senteval"
     shutil.copytree(program.suite_folder("mini", None), prepared)
     monkeypatch.setattr(program, "suite_folder", lambda *_: prepared)
+    own = tmp_path / "own.csv"
+    own.write_text("sentence1,sentence2,score\none,two,1\nthree,four,4.1\n")
     argv = ["--presets", CONSTANT, "--seeds", "0", f"--output_dir={tmp_path / 'out'}"]
-    parsed = make_parser().parse_args([*argv, "--suite=mini", "--tasks", "MiniSTS"])
+    argv += ["--suite=mini", "--tasks", "MiniSTS", "--pairs", str(own)]
+    parsed = make_parser().parse_args(argv)
     (run,) = plan(parsed, ())
     run.folder.mkdir(parents=True)
-    result = {"MiniSTS": {"spearman": 1.0, "sha256": run.sets[0].checksum}}
-    write_results(run.folder, result, "mini/sts")
-    assert run._missing() == []
-    pairs = prepared / "STS" / "MiniSTS" / "mini-sts.csv"
-    pairs.write_text(pairs.read_text().replace("\t4.1\t", "\t0.1\t"))
+    for each, group in zip(run.sets, ("mini/sts", "pairs"), strict=True):
+        entry = {"spearman": 1.0, "sha256": each.checksum}
+        write_results(run.folder, {each.name: entry}, group, weights="w")
+    everything = ["--tasks", "MiniSTS", "--pairs", str(own)]
+    assert replace(run, weights="w")._missing() == []
+    assert replace(run, weights="other")._missing() == everything
+    for file in (prepared / "STS" / "MiniSTS" / "mini-sts.csv", own):
+        file.write_text(file.read_text().replace("4.1", "0.1"))
     (run,) = plan(parsed, ())
-    assert run._missing() == ["--tasks", "MiniSTS"]
+    assert run._missing() == everything
 
 
 def run_alone(run, logs):
@@ -282,47 +288,17 @@ def test_waits_for_a_process_that_has_only_begun(tmp_path):
     assert said == ["start", "end"] * 2
 
 
-def run_sweep(arguments, errors):
-    """In a new process: a sweep with its output in a file."""
-    sys.stdout = sys.stderr = Path(errors).open("a", buffering=1)  # noqa: SIM115  # for the life of the process
-    sys.exit(main(arguments))
-
-
-@pytest.mark.slow(90)
-def test_killed_sweep(tiny_run, data_dir, tmp_path):
-    """Kill it at random moments; its runs go on, and the next sweep waits for them."""
-    given = [flag for flag in tiny_run if not flag.startswith("--data_dir")]
-    errors = tmp_path / "errors"
-    chance = random.Random(11)
-
-    def begin(folder):
-        argv = ["--presets", CONSTANT, "--seeds", "1", "2", "--suite=mini", "--tasks", "MiniSTS"]
-        argv += [f"--data_dir={data_dir}", f"--output_dir={tmp_path / folder}"]
-        return start([*argv, "--", *given, "--save_steps=2"], errors, run_sweep)
-
-    begun = time.monotonic()
-    assert finish(begin("whole"), 600) == 0, errors.read_text()
-    seconds = time.monotonic() - begun
-    for _ in range(int(os.environ.get("DYSTRESS_KILLS", "2"))):
-        process = begin("killed")
-        process.join(seconds * chance.random())
-        process.kill()
-        process.join()
-    assert finish(begin("killed"), 600) == 0, errors.read_text()
-    for name in (f"{CONSTANT}-seed-1", f"{CONSTANT}-seed-2"):
-        whole = tmp_path / "whole" / name
-        killed = tmp_path / "killed" / name
-        assert outcome(whole) == outcome(killed)
-        expected = {each.task: each.figures for each in results_in(whole)}
-        assert {each.task: each.figures for each in results_in(killed)} == expected
-        assert not list(killed.glob(".*"))
-
-
 def test_the_untrained_model_has_the_names_of_every_saved_model(tiny_run, tmp_path):
     settings = program.parse([*tiny_run, "--mlp_only_train=no", "--eval_set=none"])
     program.save_untrained(settings, tmp_path / "untrained")
     types = [each["type"] for each in json.loads((tmp_path / "untrained/modules.json").read_text())]
     assert types[0] == "sentence_transformers.models.Transformer"
+
+
+def test_the_untrained_model_of_own_text_has_its_first_vectors(text_file, tmp_path):
+    options = ["--preset=own-text", f"--train_file={text_file}", "--dim=8"]
+    program.save_untrained(program.parse(options), tmp_path)
+    assert SentenceTransformer(str(tmp_path), device="cpu").encode("the cat").any()
 
 
 @pytest.mark.slow(120)
@@ -344,30 +320,16 @@ def test_three_temperatures_on_own_pairs(shared, tmp_path, monkeypatch, capsys):
     assert main(argv) == 0
     printed = capsys.readouterr().out
     figures = {}
-    for name in ("untrained", "dcl-0.05-seed-0", "dcl-0.1-seed-0", "dcl-0.2-seed-0"):
-        (result,) = results_in(Path("compared") / name)
-        assert result.group == "pairs"
+    for loss in losses:
+        (result,) = results_in(Path("compared") / f"{as_folder(loss)}-seed-0")
         assert result.details["pairs"] == 500
-        figures[name] = result.figures["spearman"]
+        figures[loss] = result.figures["spearman"]
     page = html.unescape(Path("compared/report.html").read_text())
     (answer,) = re.findall(r"</h1>\n<p>(.*?)</p>", page)
     assert answer in printed
-    best = answer.split()[4]
-    others = [figures[f"{as_folder(loss)}-seed-0"] for loss in losses]
-    assert figures[f"{as_folder(best)}-seed-0"] == pytest.approx(max(others), abs=0.01)
-    highest = figures[f"{as_folder(best)}-seed-0"]
-    where = "pairs (Own pairs, Spearman x 100)"
-    start = f"Of the trained models {best} scores highest on {where}: {highest:.1f} ("
-    assert answer.startswith(start)
     assert answer.count("; 500 pairs") == 2
-    floors = {"TF-IDF/BM25 over English stems": result.lexical["spearman"]}
-    floors["untrained"] = figures["untrained"]
-    for other, floor in floors.items():
-        (lead,) = re.findall(rf"{re.escape(best)} - {other}: ([+-][\d.]+) \(", printed)
-        assert float(lead) == pytest.approx(highest - floor, abs=0.11)
+    best = answer.split()[4]
+    assert figures[best] == pytest.approx(max(figures.values()), abs=0.01)
+    assert f"{best} scores highest on pairs (Own pairs, Spearman x 100)" in answer
     assert main(argv) == 0  # nothing is left to do
-    assert "senteval\n" not in capsys.readouterr().out
-    folder = Path("compared") / "untrained"
-    for checksum, remaining in ((result.data, 0), ("other", 1)):  # other pairs of the same name
-        pairs = EvaluationSet("--pairs", "pairs.csv", "pairs", checksum)
-        assert len(list(PlannedRun(folder, [pairs], ()).commands())) == remaining
+    assert "evaluate\n" not in capsys.readouterr().out

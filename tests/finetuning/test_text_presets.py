@@ -1,5 +1,6 @@
 """Presets have options that fit, and options on the command line replace theirs."""
 
+import json
 import warnings
 from dataclasses import fields
 
@@ -8,7 +9,9 @@ import pytest
 from dystress_text.errors import UserError
 from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.presets import PRESETS
-from dystress_text.finetuning.settings import PROGRAM
+from dystress_text.finetuning.settings import PROGRAM, RunSettings
+from dystress_text.programs import evaluate, sweep
+from dystress_text.training.run_record import RunRecord
 
 
 def test_every_preset_has_known_options_that_fit_and_flags_override_it():
@@ -20,7 +23,7 @@ def test_every_preset_has_known_options_that_fit_and_flags_override_it():
             settings = parse([f"--preset={name}", "--learning_rate", "7e-4"])
         assert settings.preset == name
         assert settings.training.learning_rate == 7e-4
-        assert str(settings.loss) == settings.text.loss == preset.settings["loss"]
+        assert str(settings.loss) == settings.options()["loss"] == preset.settings["loss"]
 
 
 def test_a_temperature_on_the_command_line_replaces_that_of_the_presets_objective():
@@ -35,6 +38,27 @@ def test_a_temperature_on_the_command_line_replaces_that_of_the_presets_objectiv
     ):
         with pytest.raises(UserError, match=f"^{said}"):
             parse(words.split())
+    with pytest.raises(UserError, match=r"^tempp \(did you mean temp\?\): "):
+        RunSettings.of({"tempp": 0.1})
+
+
+@pytest.mark.parametrize(("old", "new"), [("eval_file", "pairs"), ("eval_retrieval", "retrieval")])
+def test_one_name_for_the_data_of_an_evaluation(old, new):
+    for program in (parse, evaluate.make_parser().parse_args, sweep.make_parser().parse_args):
+        with pytest.raises(UserError, match=rf"--{old} \(here it is --{new}\)"):
+            program([f"--{old}=x"])
+    with pytest.raises(UserError, match=rf"^{old} \(here it is {new}\)"):
+        RunSettings.of({old: "x"})
+    assert getattr(parse([f"--{new}=x"]).evaluation, new) == ["x"]
+
+
+def test_a_run_carries_its_loss_once():
+    settings = parse(["--loss=infonce(0.050)"])
+    assert not hasattr(settings.text, "loss")
+    record = RunRecord(settings=settings.options())
+    assert record.loss == "infonce(0.05)"
+    assert json.dumps(record.to_json()).count("infonce(0.05)") == 1
+    assert RunRecord.from_json(record.to_json()).loss == record.loss
 
 
 def test_steps_or_epochs_that_are_named_replace_the_length_of_a_preset():

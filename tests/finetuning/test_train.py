@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 
 import numpy as np
@@ -15,7 +14,6 @@ from model_cases import build_model
 from scipy import stats
 from sentence_transformers import SentenceTransformer
 from sklearn.metrics.pairwise import cosine_similarity
-from trainer_cases import interrupt
 
 from dystress_text.evaluation.evaluators import EvaluatorList
 from dystress_text.evaluation.readers import read_sts_benchmark
@@ -116,26 +114,6 @@ def test_a_signal_waits_for_the_page(flags, tmp_path, monkeypatch):
     monkeypatch.setattr(RunMeasures, "after_training", signalled)
     assert main([*flags, "--eval_set=none", "--max_steps=1"]) == 0
     assert (tmp_path / "out" / "report.html").is_file()
-
-
-def test_resume_refuses_another_text_or_tokenizer(flags, tmp_path, tiny_bert, text_file, capsys):
-    model = shutil.copytree(tiny_bert, tmp_path / "model")
-    text = tmp_path / "text.txt"
-    text.write_text(text_file.read_text())
-    files = [f"--model_name_or_path={model}", f"--train_file={text}"]
-    command = [*flags, *files, "--save_steps=4", "--keep_checkpoints", "--eval_set=none"]
-    assert main(command) == 0
-    interrupt(tmp_path / "out")
-    command.append("--resume_from_checkpoint")
-    text.write_text(text_file.read_text() + "one more sentence\n")
-    assert main(command) == 2
-    assert "training data was" in capsys.readouterr().err
-    text.write_text(text_file.read_text())
-    tokenizer = model / "tokenizer.json"
-    tokenizer.write_text(tokenizer.read_text().replace('"lowercase": true', '"lowercase": false'))
-    assert main(command) == 2
-    error = capsys.readouterr().err
-    assert re.search(r"training data was (\w+), tokenizer \w+, is \1, tokenizer", error)
 
 
 @pytest.mark.parametrize("collapses_at", [1, 2])

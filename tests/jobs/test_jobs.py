@@ -389,7 +389,9 @@ def test_a_temperature_of_ones_own():
     anchors, positives = normalize(torch.randn(2, 8, 4), dim=2)
     similarity = anchors @ positives.T
     expected = cross_entropy(similarity / (0.05 + 0.02 * similarity**2), torch.arange(8))
-    torch.testing.assert_close(dystress_text.loss(record["loss"])(anchors, positives), expected)
+    torch.testing.assert_close(
+        dystress_text.parse_loss(record["settings"]["loss"])(anchors, positives), expected
+    )
 
 
 def messages(language):

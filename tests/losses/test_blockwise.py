@@ -56,7 +56,8 @@ def test_backward_uses_the_state_of_the_forward():
     z = views(9, 6)
     gradients = []
     for form in (False, True):
-        adaptive = losses.MACLLoss(0.1, 0.8, 0.6, blockwise=form)
+        tau = losses.AlignmentAdaptiveTemperature(0.1, 0.8, 0.6)
+        adaptive = losses.MACLLoss(tau, blockwise=form)
         scheduled = losses.NTXentLoss(losses.ScheduledTemperature(0.1, 1.0), blockwise=form)
         values = [adaptive(*z), scheduled(*z)]
         adaptive(*views(13, 3))

@@ -1,5 +1,6 @@
 """Losses as strings: a written loss is read as an equal one, and an invalid string is refused."""
 
+import inspect
 import math
 import sys
 
@@ -21,7 +22,7 @@ PUBLIC = {name: getattr(dt, name) for name in dt.losses.__all__}
 @pytest.mark.parametrize("presets", [PRESETS, IMAGE_PRESETS], ids=["text", "images"])
 def test_presets_have_canonical_strings(presets):
     texts = {preset.settings["loss"] for preset in presets.values()}
-    assert {str(dt.loss(text)) for text in texts} == texts
+    assert {str(dt.parse_loss(text)) for text in texts} == texts
 
 
 low = st.floats(0.01, 0.1)
@@ -48,7 +49,7 @@ options = {"detach_temperature": st.booleans(), "hard_negative_weight": st.float
 losses = st.one_of(
     st.builds(dt.InfoNCELoss, reweightings, bidirectional=st.booleans(), **options),
     st.builds(dt.DCLWLoss, reweightings, st.floats(0.1, 2), blockwise=st.none() | st.booleans()),
-    st.builds(dt.MACLLoss, st.floats(0.01, 1), both_views=st.booleans(), **options),
+    st.builds(dt.MACLLoss, reweightings, both_views=st.booleans(), **options),
     st.builds(dt.QueueInfoNCELoss, reweightings, st.integers(1, 9), st.sampled_from([None, 4])),
 )
 
@@ -63,7 +64,7 @@ losses = st.one_of(
         lambda x: dt.InfoNCELoss(dt.LearnableTemperature(x, x / 2, x * 2, learning_rate=x)),
         lambda x: dt.InfoNCELoss(dt.ScheduledTemperature(x, x, x)),
         lambda x: dt.DCLWLoss(dt.HCLReweighting(x, x, x), x, hard_negative_weight=x),
-        lambda x: dt.MACLLoss(x, x, x),
+        lambda x: dt.MACLLoss(dt.AlignmentAdaptiveTemperature(x, x, x)),
         lambda x: dt.RINCELoss(x, x, x),
         lambda x: dt.SigLIPLoss(x, x, learning_rate=x),
     ],
@@ -84,26 +85,81 @@ def test_counts_and_flags_of_numpy():
 
 @given(losses)
 def test_round_trip(loss):
-    assert dt.loss(str(loss)) == loss
+    assert dt.parse_loss(str(loss)) == loss
+    assert hash(dt.parse_loss(str(loss))) == hash(loss)
     assert eval(repr(loss), PUBLIC) == loss
-    assert str(dt.loss(str(loss))) == str(loss)
+    assert str(dt.parse_loss(str(loss))) == str(loss)
 
 
-def test_equality_is_by_value_and_hash_by_identity():
-    first = dt.loss("infonce(learned(0.05))")
-    second = dt.loss("infonce(learned(0.05, 0.01, 1.0))")
+def test_equality_and_hash_are_by_value():
+    first = dt.parse_loss("infonce(learned(0.05))")
+    second = dt.parse_loss("infonce(learned(0.05, 0.01, 1.0))")
     assert first == second
-    assert first != dt.loss("infonce(learned(0.06))")
-    assert first != dt.loss("rince(learned(0.05))")
-    assert len(list(torch.nn.ModuleList([first, second]).parameters())) == 2
-    assert dt.loss("infonce(constant(1))").arguments() == {"temperature": 1.0}
+    assert {first: "found"}[second] == "found"
+    assert hash(dt.DCLLoss(1, per_view=0)) == hash(dt.DCLLoss(1.0, per_view=False))
+    assert first != dt.parse_loss("infonce(learned(0.06))")
+    assert first != dt.parse_loss("rince(learned(0.05))")
+    twins = torch.nn.ModuleList([first, second, first])
+    assert len(list(twins.parameters())) == 2
+    assert [name for name, _ in twins.named_modules() if name in "012"] == ["", "0", "1"]
+    assert dt.parse_loss("infonce(constant(1))").arguments() == {"temperature": 1.0}
+
+
+def test_a_star_import_hides_no_loss():
+    names = {"loss": "of the user"}
+    exec("from dystress_text import *", names)
+    assert names["loss"] == "of the user"
+    assert names["parse_loss"]("infonce(0.05)") == dt.InfoNCELoss(0.05)
+    for line in ("from dystress_text import loss", "import dystress_text; dystress_text.loss"):
+        with pytest.raises(ImportError, match=r"\A[^\n]*parse_loss[^\n]*\Z"):
+            exec(line, {})
+
+
+CLASSES = [each for each in PUBLIC.values() if isinstance(each, type)]
+
+
+@pytest.mark.parametrize("kind", [x for x in CLASSES if issubclass(x, dt.ContrastiveLoss)])
+def test_signatures_have_every_keyword_which_reaches_the_loss(kind):
+    gather = dt.ProcessGather(0, 2)
+    common = {
+        "detach_temperature": False,
+        "hard_negative_weight": 1.5,
+        "blockwise": True,
+        "gather": gather,
+    }
+    signature = inspect.signature(kind).parameters
+    assert common.keys() <= signature.keys()
+    assert all(each.kind is not each.VAR_KEYWORD for each in signature.values())
+    flags = {name: True for name, each in signature.items() if each.default is False}
+    given = common | flags
+    loss = kind(0.5, **given)
+    assert {name: getattr(loss, name) for name in given} == given
+
+
+OLD_MACL = ("0.05, alpha=2, a_0=0.8", "0.05, 2, 0.8", "both_views=True", "")
+
+
+@pytest.mark.parametrize("arguments", OLD_MACL)
+def test_macl_of_0_2_names_the_temperature_that_it_took(arguments):
+    with pytest.raises(
+        dt.LossError, match=r"macl\(alignment_adaptive\(0\.05, alpha=2, a_0=0\.8\)\)"
+    ):
+        dt.parse_loss(f"macl({arguments})")
+
+
+def test_replace_keeps_the_gather():
+    gather = dt.ProcessGather(1, 4)
+    queue = dt.QueueInfoNCELoss(0.2, gather=gather)
+    assert queue.replace(temperature=0.1).gather is gather
+    assert str(queue.replace(temperature=0.1)) == str(dt.QueueInfoNCELoss(0.1))
+    assert queue.replace(gather=None).gather.world_size == 1
 
 
 INVALID = {  # the part that the error names
     "infonce(shifted_cosine(0.05, 0.07, shft=-0.4))": "shifted_cosine(0.05, 0.07, shft=-0.4)",
     "infonce(shifted_cosine(0.05, 0.07))": "shifted_cosine(0.05, 0.07)",
     "infonce(0.05, temperature=1)": "infonce(0.05, temperature=1)",
-    "macl(alpha=1, alpha=2)": "macl(alpha=1, alpha=2)",
+    "infonce(temo(alpha=1, alpha=2))": "temo(alpha=1, alpha=2)",
     "infonce(0.05, gather=None)": "infonce(0.05, gather=None)",
     "infonce(cosine(0.2, 0.1))": "cosine(0.2, 0.1)",
     "infonce(hcl(focal(0.1)))": "hcl(focal(0.1))",
@@ -124,7 +180,7 @@ INVALID = {  # the part that the error names
 @pytest.mark.parametrize(("text", "part"), INVALID.items(), ids=range(len(INVALID)))
 def test_an_error_begins_with_the_invalid_part(text, part):
     with pytest.raises(dt.LossError) as error:
-        dt.loss(text)
+        dt.parse_loss(text)
     assert str(error.value).startswith(part)
     assert len(str(error.value)) < 500
 
@@ -132,10 +188,10 @@ def test_an_error_begins_with_the_invalid_part(text, part):
 @given(st.text(max_size=60) | st.text("infocesqu.ld(),=-0'\"[]*{}", max_size=60))
 def test_any_string_is_a_loss_or_refused(text):
     try:
-        loss = dt.loss(text)
+        loss = dt.parse_loss(text)
     except dt.LossError:
         return
-    assert dt.loss(str(loss)) == loss
+    assert dt.parse_loss(str(loss)) == loss
 
 
 OWN = """
@@ -159,6 +215,11 @@ class Margin(dt.NTXentLoss):
 class Unnamed(dt.Temperature):
     def forward(self, similarity):
         return 0.1 + 0 * similarity
+
+class Weighted(dt.DCLLoss):
+    def __init__(self, temperature, weight=1, **options):
+        super().__init__(temperature, **options)
+        self.weight = weight
 """
 
 
@@ -174,9 +235,9 @@ def own_module(tmp_path, monkeypatch):
 
 def test_registered_classes_of_a_user(own_module):
     before = list(sys.path)
-    dt.loss("infonce(my_losses.Square(0.05, 0.07))", own_classes=True)  # imports the module
+    dt.parse_loss("infonce(my_losses.Square(0.05, 0.07))", own_classes=True)  # imports the module
     assert sys.path == before
-    loss = dt.loss("margin(doubled(square(0.1, 0.14)))")
+    loss = dt.parse_loss("margin(doubled(square(0.1, 0.14)))")
     assert str(loss) == "margin(doubled(square(0.1, 0.14)))"
     # both negatives have 2 s / tau = 0, the positive s / tau = 1 / 0.14
     value = loss(torch.eye(2, dtype=torch.float64), torch.eye(2, dtype=torch.float64))
@@ -185,17 +246,24 @@ def test_registered_classes_of_a_user(own_module):
     assert float(value) == pytest.approx(math.log(6) + 1 / 0.14 + 1, rel=1e-6)
 
 
+def test_options_that_a_class_of_a_user_passes_on(own_module):
+    text = "my_losses.Weighted(0.1, weight=2, per_view=True, blockwise=True)"
+    loss = dt.parse_loss(text, own_classes=True)
+    assert str(loss) == text
+    assert (loss.weight, loss.per_view, loss.blockwise) == (2, True, True)
+
+
 def test_only_a_command_line_imports_a_dotted_name(own_module):
     text = "infonce(my_losses.Unnamed())"
     with pytest.raises(dt.LossError, match=r"my_losses\.Unnamed"):
-        dt.loss(text)
+        dt.parse_loss(text)
     assert "my_losses" not in sys.modules
-    loss = dt.loss(text, own_classes=True)
+    loss = dt.parse_loss(text, own_classes=True)
     assert str(loss) == text
-    assert dt.loss(text) == loss  # a record of this process can be read
+    assert dt.parse_loss(text) == loss  # a record of this process can be read
     for wrong in ("os.getcwd", "no_such.Thing", "my_losses.Thing"):
         with pytest.raises(dt.LossError, match=f"^{wrong}: "):
-            dt.loss(f"infonce({wrong}())", own_classes=True)
+            dt.parse_loss(f"infonce({wrong}())", own_classes=True)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +278,7 @@ def test_an_invalid_class_of_a_user_is_refused(line, own_module, tmp_path):
     code = f"import dystress_text as dt\nclass Broken(dt.Temperature):\n    {line}\n"
     (tmp_path / "my_losses.py").write_text(code + "    def forward(self, s): ...")
     with pytest.raises(dt.LossError, match=r"my_losses\.Broken"):
-        dt.loss("infonce(my_losses.Broken(0.1))", own_classes=True)
+        dt.parse_loss("infonce(my_losses.Broken(0.1))", own_classes=True)
 
 
 def test_a_registered_name_is_not_replaced():

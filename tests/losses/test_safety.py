@@ -88,7 +88,7 @@ def test_macl_at_any_lead_of_the_positive(lead):
         expected = 1.0
     positive = torch.tensor([lead / 2], requires_grad=True)
     negatives = torch.tensor([-lead / 2], requires_grad=True)
-    value = losses.MACLLoss().row_loss(positive, negatives, positive)
+    value = losses.MACLLoss(0.1).row_loss(positive, negatives, positive)
     limit = 8 * torch.finfo(torch.float32).eps
     assert value.item() == pytest.approx(expected, rel=limit)
     gradients = torch.autograd.grad(value.sum(), (positive, negatives))

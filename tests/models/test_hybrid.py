@@ -34,12 +34,19 @@ from dystress_text.models.hybrid import (
     load_dense,
     new_hybrid,
 )
-from dystress_text.models.hybrid_module import DOCUMENT, BagReader, DistilledPart, HybridEmbedding
+from dystress_text.models.hybrid_module import (
+    DOCUMENT,
+    BagReader,
+    DistilledPart,
+    HybridEmbedding,
+    unit,
+)
 from dystress_text.models.loading import load_sentence_transformer, save_model
 from dystress_text.models.static import (
     embedded_tokenizer,
     new_static,
     set_document_row,
+    set_unknown,
     table_of,
     tokenizer_of,
     unknown_id,
@@ -211,6 +218,21 @@ def test_saved_model_joins_its_parts_without_this_package(dense, hybrid, tmp_pat
     close(copy.encode_document(TEXTS), plain.encode_document(TEXTS))
 
 
+def test_the_dense_model_gets_the_options_of_the_whole(hybrid, tmp_path):
+    save_model(hybrid, tmp_path / "hybrid")
+    loaded = SentenceTransformer(
+        str(tmp_path / "hybrid"),
+        trust_remote_code=True,
+        model_kwargs={"dtype": torch.float64},
+        processor_kwargs={"model_max_length": 7},
+        config_kwargs={"attention_probs_dropout_prob": 0.3},
+    )
+    dense = loaded[0].parts["dense"]
+    assert dense.dtype == torch.float64
+    assert dense.tokenizer.model_max_length == 7
+    assert dense[0].model.config.attention_probs_dropout_prob == 0.3
+
+
 def test_model_without_a_dense_model_equals_its_formula(without_dense, tmp_path):
     save_model(without_dense, tmp_path / "hybrid")
     plain = SentenceTransformer(str(tmp_path / "hybrid"), trust_remote_code=True, device="cpu")
@@ -277,15 +299,17 @@ def test_only_the_prompt_marks_a_document(hybrid):
 
 
 def test_words_without_spaces_digits_and_the_unknown():
-    corpus = ["\u6f22\u5b57\u3092", "\u6f22\u5b57", "42 houses", "", "caf\u00e9s", "rivers"]
+    corpus = ["\u6f22\u5b57\u3092", "\u6f22\u5b57", "42 houses", "", "caf\u00e9s", "thereabouts"]
+    corpus += ["houses", "houseboats", "\u5c71"]
     part = lexical(corpus, 64)
     tokens = part.settings["tokens"]
     for text, expected in [
         ("\u6f22\u5b57!", ["\u6f22\u5b57"]),
+        ("\u5c71", ["\u5c71"]),
         ("the 42", ["42"]),
-        ("housekeepers", ["hous"]),  # first five letters
+        ("housekeepers", ["hous"]),  # the most frequent with these five letters
         ("cafe\u0301s", [stemmer("english").stemWord("caf\u00e9s")]),  # another normal form
-        ("zebra the and", []),
+        ("zebra the there", []),  # stop words do not count as words that begin like them
     ]:
         assert [tokens[token] for token in part.reader.bag(text)] == expected
 
@@ -299,9 +323,10 @@ def test_no_language_counts_words_and_first_letters():
 
 def test_the_most_frequent_tokens_are_kept(monkeypatch):
     monkeypatch.setattr(hybrid_models, "MOST_TOKENS", 2)
-    part = lexical(["cats dogs", "cats dogs trees", "cats birdsong", "birdsongs cats dogs"])
-    assert part.settings["tokens"] == ["cat", "dog"]
+    part = lexical(["houses dogs", "houses dogs trees", "houses birdsong", "dogs housekeeping"])
+    assert part.settings["tokens"] == ["hous", "dog"]
     assert part.reader.bag("birdsong trees") == {}
+    assert part.reader.bag("housekeeping") == part.reader.bag("houses")
 
 
 def test_loss_of_three_columns_equals_a_loop(hybrid):
@@ -319,6 +344,7 @@ def test_unknown_text_has_finite_gradients_and_no_nan(dense):
     static = build_static(16, small=True)
     with torch.no_grad():
         table_of(static)[unknown_id(static)] = 0
+    set_unknown(static)  # as in a new table
     hybrid = new_hybrid(static, dense=dense, lexical=lexical()).eval()
     assert hybrid[0].parts["table"][0].embedding.weight is table_of(static)
     texts = ["\N{DUCK}", "the cat"]
@@ -358,6 +384,10 @@ def test_sentence_transformers_trains_it(without_dense, tmp_path):
     assert not torch.equal(rows, before)
 
 
+def test_unit_vectors_of_half_precision_are_computed_in_fp32():
+    assert unit(torch.full((1, 400), 6e4).half())[0].tolist() == pytest.approx([0.05] * 400)
+
+
 def test_prompt_is_for_the_dense_part_only(hybrid):
     plain = hybrid.encode("a dog ran")
     prompted = hybrid.encode_query("a dog ran")
@@ -367,10 +397,14 @@ def test_prompt_is_for_the_dense_part_only(hybrid):
 
 def test_static_model_can_be_the_dense_part(tmp_path):
     dense = build_static(8, seed=1)
-    save_model(new_hybrid(build_static(16, small=True), dense=dense), tmp_path)
+    dense.prompts = {"own": "dogs "}
+    dense.default_prompt_name = "own"
+    hybrid = new_hybrid(build_static(16, small=True), dense=dense)
+    save_model(hybrid, tmp_path)
     own = normalize(torch.as_tensor(dense.encode(["the cat"])), dim=1)
-    found = torch.as_tensor(load_sentence_transformer(str(tmp_path)).encode(["the cat"]))
-    torch.testing.assert_close(normalize(found[:, :8], dim=1), own, rtol=0, atol=1e-6)
+    for model in (hybrid, load_sentence_transformer(str(tmp_path))):
+        found = torch.as_tensor(model.encode(["the cat"]))
+        torch.testing.assert_close(normalize(found[:, :8], dim=1), own, rtol=0, atol=1e-6)
 
 
 def test_invalid_dense_model_is_rejected(hybrid, tmp_path):

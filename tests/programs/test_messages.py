@@ -24,7 +24,7 @@ from dystress_text.finetuning.corpus import TokenizedCorpus
         ("train --preset own-text --train_file a.txt --hybrid lexical --distill m", "--distill"),
         ("train --preset own-text --train_file a.txt --distill nope", "--distill"),
         ("train --preset quickstart --train_batch_size 99 --train_file a.txt", "--train_batch"),
-        ("senteval --suite mini --model nope", "nope"),
+        ("evaluate --suite mini --model nope", "nope"),
         ("export nope --to hf", "nope"),
     ],
 )

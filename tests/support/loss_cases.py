@@ -11,7 +11,6 @@ from spec_formulas import Row
 from torch import Tensor
 
 from dystress_text import losses
-from dystress_text.losses.reweighting import as_reweighting
 
 PROFILES = [  # all that take tau_min and tau_max
     losses.CosineTemperature,
@@ -115,13 +114,6 @@ class Objective:
         return spec.mean(self.losses(rows, logits))
 
 
-def macl(tau, **options):
-    """Return MACL's objective with any temperature."""
-    loss = losses.MACLLoss(**options)
-    loss.reweighting = as_reweighting(tau)
-    return loss
-
-
 OBJECTIVES = {
     "InfoNCE": Objective(losses.InfoNCELoss),
     "InfoNCE, both directions": Objective(
@@ -138,9 +130,9 @@ OBJECTIVES = {
     "DCLW, per view": Objective(
         partial(losses.DCLWLoss, per_view=True), spec.simclr_rows, partial(per_view, of_rows=dclw)
     ),
-    "MACL": Objective(macl, losses=each(spec.macl)),
+    "MACL": Objective(losses.MACLLoss, losses=each(spec.macl)),
     "MACL, both views": Objective(
-        partial(macl, both_views=True), spec.simclr_rows, each(spec.macl)
+        partial(losses.MACLLoss, both_views=True), spec.simclr_rows, each(spec.macl)
     ),
 }
 EVERY = pytest.mark.parametrize("name", OBJECTIVES)

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from conftest import reset_accelerator
 from fuzz_cases import Harm
 from trainer_cases import equal, log_of, make_task, run, scaled, weights
 
@@ -53,9 +54,10 @@ def test_fp16_scale_is_restored(tmp_path, corpus):
 
 
 def test_keeps_the_newest_checkpoints(tmp_path, corpus):
-    for step in (9, 100, 20):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-    (tmp_path / "checkpoint-mine").mkdir()
+    for name in ("4", "9", "100", "20", "mine"):
+        folder = tmp_path / f"checkpoint-{name}"
+        folder.mkdir()
+        (folder / "left by another run").touch()
     run(make_task(corpus), corpus, tmp_path, save_steps=4)
     kept = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
     assert kept == ["checkpoint-100", "checkpoint-20", "checkpoint-mine"]
@@ -89,6 +91,11 @@ def test_damaged_file_is_one_line_and_never_unpickled(resumed, tmp_path):
     cases = [(name, content) for name in names for content in contents]
     cases += [(names[0], pickle.dumps(harm)), (names[-1], None)]
     cases += [("pytorch_model.bin", contents[1]), ("custom_checkpoint_0.pkl", contents[1])]
+    random_states = torch.load(checkpoint / "random_states_0.pkl", weights_only=False)
+    del random_states["random_state"]  # the first that accelerate would restore
+    random_states["torch_manual_seed"] = torch.Generator().manual_seed(1).get_state()
+    torch.save(random_states, tmp_path / "partial")
+    cases.append(("random_states_0.pkl", (tmp_path / "partial").read_bytes()))
     shutil.copytree(checkpoint, tmp_path / "copy")
     for name, content in cases:
         (checkpoint / name).unlink(missing_ok=True)
@@ -113,14 +120,18 @@ def test_learned_temperature_is_restored(corpus, tmp_path):
     assert train() == train(resume_from_checkpoint="yes")
 
 
-def test_another_run_is_not_resumed(resumed):
+def test_another_run_is_not_resumed(resumed, monkeypatch):
     checkpoint, resume = resumed
     file = checkpoint / "training_state.json"
     content = json.loads(file.read_text())
-    content["identity"] |= {"device": "cuda", "training data": "other"}
+    other = {"device": "cuda", "number of processes": 2, "training data": "other"}
+    content["identity"] |= other
     file.write_text(json.dumps(content))
-    with pytest.raises(ParameterError, match=r"seed.*device.*training data"):
-        resume(seed=43)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    reset_accelerator()
+    changed = "seed.*precision was no, is bf16.*device.*number of processes.*training data"
+    with pytest.raises(ParameterError, match=changed):
+        resume(seed=43, mixed_precision="auto")
 
 
 def test_resuming_shortens_the_logs(resumed):

@@ -40,7 +40,9 @@ OBJECTIVES = {
     "NT-Xent, cosine in the gradient": lambda gather: losses.NTXentLoss(
         losses.CosineTemperature(0.05, 0.1), detach_temperature=False, gather=gather
     ),
-    "MACL": lambda gather: losses.MACLLoss(0.1, alpha=0.5, a_0=0.8, gather=gather),
+    "MACL": lambda gather: losses.MACLLoss(
+        losses.AlignmentAdaptiveTemperature(0.1, alpha=0.5, a_0=0.8), gather=gather
+    ),
     "learned temperature": lambda gather: losses.InfoNCELoss(
         losses.LearnableTemperature(0.05, learning_rate=0.05).double(), gather=gather
     ),

@@ -140,14 +140,12 @@ def set_fp32(value, *modules):
 NEW = pytest.mark.skipif(len(PRECISIONS) == 1, reason="new in torch 2.9")
 CHANGES = {
     "default": lambda: None,
-    "high": lambda: torch.set_float32_matmul_precision("high"),
     "medium": lambda: torch.set_float32_matmul_precision("medium"),
     "old": lambda: setattr(backends.cuda.matmul, "allow_tf32", True),
     "old, off": lambda: setattr(backends.cudnn, "allow_tf32", False),
     "warn_only": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
     "deterministic": lambda: torch.use_deterministic_algorithms(True),
     "fp64": lambda: torch.set_default_dtype(torch.float64),
-    "bf16": lambda: torch.set_default_dtype(torch.bfloat16),
 }
 NEW_CHANGES = {
     "all": lambda: set_fp32("tf32", backends),

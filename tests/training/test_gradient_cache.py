@@ -4,7 +4,7 @@ import pytest
 import torch
 from trainer_cases import log_of, make_task, run, weights
 
-from dystress_text.losses import MACLLoss, NTXentLoss
+from dystress_text.losses import AlignmentAdaptiveTemperature, MACLLoss, NTXentLoss
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.batches import Embeddings, backward_in_chunks
 from dystress_text.training.settings import TrainingSettings
@@ -19,7 +19,7 @@ def train(corpus, folder, objective, **options):
 
 @pytest.mark.parametrize(
     ("objective", "chunk", "accumulation"),
-    [(NTXentLoss(0.1), 5, 3), (MACLLoss(0.05, 0.2, 0.8), 1, 1)],
+    [(NTXentLoss(0.1), 5, 3), (MACLLoss(AlignmentAdaptiveTemperature(0.05, 0.2, 0.8)), 1, 1)],
 )
 def test_chunks_equal_the_whole_batch(chunk, accumulation, objective, tmp_path, corpus):
     options = {"objective": objective, "gradient_accumulation_steps": accumulation}

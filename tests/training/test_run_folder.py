@@ -107,7 +107,7 @@ def test_other_content_under_the_same_name_is_another_run(
     sentences = make_sentences(8)
     lines = [f"{sentences[i]},{sentences[i + 4]},{i}.5\n" for i in range(4)]
     pairs.write_text("sentence1,sentence2,score\n" + "".join(lines))
-    own = [f"--model_name_or_path={base}", f"--train_file={text}", f"--eval_file={pairs}"]
+    own = [f"--model_name_or_path={base}", f"--train_file={text}", f"--pairs={pairs}"]
     flags = [*tiny_run, *own, "--eval_set=none", "--resume_from_checkpoint=auto"]
     begun = [*flags, "--save_steps=2", f"--output_dir={tmp_path / 'begun'}"]
     folder = tmp_path / "sweep" / "small-seed-0"

@@ -96,7 +96,7 @@ def _row(rows: str, *options: Options) -> Preset:
 
 _SCHEDULE: Options = {"loss": "ntxent(scheduled(0.1, 1, half_period=200, unit='epoch'))"}
 # lightly's defaults: tau_0 0.1, alpha 0.5, a_0 0
-_MACL: Options = {"loss": "macl(0.1, alpha=0.5, a_0=0, both_views=True)"}
+_MACL: Options = {"loss": "macl(alignment_adaptive(0.1, alpha=0.5, a_0=0), both_views=True)"}
 _DCL: Options = {"loss": "dcl(0.1, per_view=True)"}  # lightly's before June 2025, and the authors'
 _DCLW: Options = {"loss": "dclw(0.1, sigma=0.5, per_view=True)"}
 _BARLOW_TWINS: Options = {"loss": "barlow_twins(off_diagonal=0.0051)", "projector": "expander"}

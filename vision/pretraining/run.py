@@ -183,7 +183,6 @@ def _new_record(settings: PretrainSettings, task: PretrainTask, folder: Path) ->
     return RunRecord(
         program=IMAGE_PROGRAM,
         settings=settings.options(),
-        loss=str(settings.loss),
         metrics={} if online is None else {online.metric.name: online.metric},
         data={
             "name": images.name,

@@ -8,7 +8,7 @@ from dataclasses import Field, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dystress_text.cli.options import check_options, default_of, option
-from dystress_text.cli.presets import Program
+from dystress_text.cli.presets import Program, StartSettings
 from dystress_text.errors import ParameterError
 from dystress_text.training.settings import TrainingSettings
 from vision.architectures import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
@@ -50,12 +50,6 @@ class VisionSettings:
         None,
         "Refuse pictures of more pixels; default: more than Pillow's 178,956,970.",
         interval="[1, inf)",
-    )
-    loss: str = option(
-        "ntxent(cosine(0.07, 0.2))",
-        "The loss: an objective of a temperature (docs/losses.md); queue is MoCo v2's. No "
-        "negatives and no temperature have barlow_twins, vicreg, w_mse, zero_icl, zero_fcl, "
-        "zero_cl, arb, byol and dino.",
     )
     architecture: str = option("resnet18", "The network.", choices=list(ARCHITECTURES))
     stem: str = option(
@@ -149,7 +143,7 @@ class VisionEngineSettings(TrainingSettings):
 
 
 PROGRAM = Program(
-    (VisionSettings, VisionEngineSettings),
+    (StartSettings, VisionSettings, VisionEngineSettings),
     PRESETS,
     default="cifar10",
     loss_options=("key_momentum", "small_crops", "small_crop_size"),
@@ -211,7 +205,8 @@ class PretrainSettings:
 
     def options(self) -> dict[str, Any]:
         """Return every option by its name; paths of data hold in any working directory."""
-        options = {"preset": self.preset, **vars(self.vision), **vars(self.training)}
+        options = {"preset": self.preset, "loss": str(self.loss)}
+        options |= vars(self.vision) | vars(self.training)
         return options | absolute_paths(options)
 
     def asked(self) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_the_process_is_as_before(folder, tmp_path):
 
 # ntxent, dcl and dclw are built alike; macl has a temperature with a state
 @pytest.mark.parametrize(
-    "loss", ["queue(0.2, queue_size=16)", "macl(0.1, alpha=0.5, a_0=0, both_views=True)"]
+    "loss", ["queue(0.2, queue_size=16)", "macl(alignment_adaptive(0.1, 0.5, 0), both_views=True)"]
 )
 def test_the_program_trains_saves_and_reports(loss, folder, tmp_path, monkeypatch):
     monkeypatch.setattr("vision.pretraining.run.CPU_BANK", 12)

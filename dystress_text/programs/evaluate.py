@@ -1,14 +1,14 @@
 """Evaluate sentence vectors under SentEval's protocol: 7 STS and 7 transfer tasks.
 
-    dystress senteval --model out/
-    dystress senteval --model out/ --suite mini                 # small sets of the package
-    dystress senteval --model bert-base-uncased --pooler_type avg --tasks sts MR TREC
-    dystress senteval --model bert-base-uncased out/ --pooler_type cls     # one row each
-    dystress senteval --model out/ --retrieval COLLECTION       # search, in BEIR's layout
-    dystress senteval --model out/ --pairs FILE                 # your own scored pairs
-    dystress senteval --model princeton-nlp/sup-simcse-bert-base-uncased --pooler_type pooler
+    dystress evaluate --model out/
+    dystress evaluate --model out/ --suite mini                 # small sets of the package
+    dystress evaluate --model bert-base-uncased --pooler_type avg --tasks sts MR TREC
+    dystress evaluate --model bert-base-uncased out/ --pooler_type cls     # one row each
+    dystress evaluate --model out/ --retrieval COLLECTION       # search, in BEIR's layout
+    dystress evaluate --model out/ --pairs FILE                 # your own scored pairs
+    dystress evaluate --model princeton-nlp/sup-simcse-bert-base-uncased --pooler_type pooler
 
-``python eval/senteval.py`` is the same in a checkout.
+``dystress senteval`` and, in a checkout, ``python eval/senteval.py`` are the same.
 
 STS figures are Spearman's correlation x 100 over all pairs of a task ("all"), transfer figures
 accuracy x 100; the last row is TF-IDF and BM25 over stems. The 95 % intervals are over pairs or
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 def make_parser() -> SettingsParser:
     """Return the parser of the program."""
-    return SettingsParser([SentEvalSettings], "dystress senteval", __doc__, elsewhere=SIMCSE)
+    return SettingsParser([SentEvalSettings], "dystress evaluate", __doc__, elsewhere=SIMCSE)
 
 
 @any_character_printable()
@@ -53,7 +53,7 @@ def evaluate(
     retrieval: Any = None,
     **options: Any,
 ) -> dict[str, dict[str, float | None]]:
-    """Evaluate models as ``dystress senteval`` does, and return the figures of each by its name.
+    """Evaluate models as ``dystress evaluate`` does, and return the figures of each by its name.
 
     Differences between models are printed with paired 95 % intervals.
 
@@ -163,7 +163,7 @@ def _page(folder: Path) -> str:
     return text_page(read_text_runs([folder]))
 
 
-@program("dystress senteval", "interrupted; finished results are saved")
+@program("dystress evaluate", "interrupted; finished results are saved")
 def main(argv: list[str]) -> None:
     """Run the program."""
     (settings,) = make_parser().settings(argv)
