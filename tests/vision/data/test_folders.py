@@ -63,6 +63,7 @@ def test_pictures_next_to_a_folder_are_read_with_it(tmp_path):
     assert Counter(grays(images)) == Counter([1, 2, 3, 4])
     assert images.labels is None
     assert "without labels" in " ".join(images.notes)
+    assert "such as 0.png" in " ".join(images.notes)
 
 
 def test_folders_below_a_class_are_of_the_class(tmp_path):

@@ -319,6 +319,7 @@ def test_the_run_says_at_what_size_images_are_cropped(side, said, folder, tmp_pa
         Image.open(picture).resize((side, side)).save(picture)
     assert run(folder, tmp_path / "out", "--max_steps=1") == 0
     assert said in capsys.readouterr().out
+    assert record_of(tmp_path / "out")["data"]["size"] == [side, side]
 
 
 @pytest.mark.slow(40)
