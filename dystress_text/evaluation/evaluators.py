@@ -32,7 +32,6 @@ from dystress_text.evaluation.catalogue import (
     eval_pairs,
     suite_folder,
 )
-from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.readers import (
     Labelled,
@@ -45,6 +44,7 @@ from dystress_text.evaluation.retrieval import METRICS, WITH_BM25, Collection, r
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.statistics import EACH
 from dystress_text.evaluation.sts import score_vectors, spearman, subset_figures
+from dystress_text.evaluation.text_encoder import TextEncoder
 from dystress_text.io.words import WordReader, reader_for
 from dystress_text.models.embedder import encode, in_evaluation_mode
 from dystress_text.training.run_record import Metric

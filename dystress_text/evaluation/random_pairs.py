@@ -36,11 +36,11 @@ def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
     return {"sentences": len(units), "pairs": len(cosines), "cosines": by_share}
 
 
-def random_pairs_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def random_pairs_rows(quantiles: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """Return the rows below :data:`HEADER` for a result of :func:`random_pairs`."""
-    if found is None:
+    if quantiles is None:
         return []
     rows = []
-    for share, cosine in found["cosines"].items():
+    for share, cosine in quantiles["cosines"].items():
         rows.append((f"1 in {1 / float(share):,.0f}", f"{cosine:.3f}"))
     return rows

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.ranking import WEIGHT
 from dystress_text.evaluation.readers import (
@@ -35,6 +34,7 @@ from dystress_text.evaluation.readers import (
     score_of,
     slug_of,
 )
+from dystress_text.evaluation.text_encoder import TextEncoder
 from dystress_text.io.text_lines import is_text
 from dystress_text.training.run_record import Metric
 

@@ -25,7 +25,6 @@ from dystress_text.evaluation.catalogue import (
     choose,
     suite_folder,
 )
-from dystress_text.evaluation.embedder import load_model, prepare
 from dystress_text.evaluation.evaluators import (
     Evaluator,
     PairsEvaluator,
@@ -38,6 +37,7 @@ from dystress_text.evaluation.results import Result, append, open_results, resul
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.statistics import EACH
+from dystress_text.evaluation.text_encoder import load_model, prepare
 from dystress_text.io.paths import model_path
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.models.loading import check_sentence_transformer, is_sentence_transformer

@@ -24,8 +24,8 @@ from dystress_text.cli.extras import require
 from dystress_text.cli.options import check_names
 from dystress_text.cli.progress import OUTPUT
 from dystress_text.errors import ParameterError, UserError, reason_of
-from dystress_text.evaluation.embedder import OWN_POOLER, with_pooler
 from dystress_text.evaluation.results import results_in
+from dystress_text.evaluation.text_encoder import OWN_POOLER, with_pooler
 from dystress_text.export.card import CARD, HERE, write_card
 from dystress_text.export.graph import graph_vectors, write_graph
 from dystress_text.export.results import add_results

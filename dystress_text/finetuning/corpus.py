@@ -60,7 +60,7 @@ class Corpus:
         content: token ids or UTF-8 bytes of all sentences, (total,).
         offsets: start of each sentence, (samples * columns + 1,).
         first: indices of the samples that equal no earlier one, (distinct samples,).
-        some: distinct first sentences of random samples, for the similarity of random pairs; the
+        sampled_texts: distinct first sentences of random samples, for the similarity of random pairs; the
             same for all seeds.
         report: counts of what was read.
         identity: checksums of the text and of the tokenizer.
@@ -72,7 +72,7 @@ class Corpus:
     content: NDArray[np.integer]
     offsets: NDArray[np.int64]
     first: NDArray[np.int64]
-    some: list[str]
+    sampled_texts: list[str]
     report: CorpusReport
     identity: str
     columns: int = 1
@@ -85,11 +85,11 @@ class Corpus:
         return (len(self.offsets) - 1) // self.columns
 
     @property
-    def rows(self) -> int:
+    def rows_per_sample(self) -> int:
         """Number of rows of a batch for each sample: a sentence is encoded twice."""
         return 2
 
-    def numbers(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+    def original_indices(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the indices of samples (n,) in the whole text, (n,)."""
         if self.chosen is None:
             return samples
@@ -106,7 +106,7 @@ class Corpus:
         """Return the rows of samples (n,): first rows of all samples, then second rows and so on.
 
         Returns:
-            ``token_ids`` (tokens,), the rows concatenated; ``lengths`` (n * rows,); ``longest``,
+            ``token_ids`` (tokens,), the rows concatenated; ``lengths`` (n * rows per sample,); ``longest``,
             the greatest length.
         """
         raise NotImplementedError
@@ -142,12 +142,12 @@ class TokenizedCorpus(Corpus):
     """Samples as token ids, special tokens included."""
 
     @property
-    def rows(self) -> int:
+    def rows_per_sample(self) -> int:
         return self.columns
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         columns = np.arange(self.columns)[:, None]
-        sentences = (self.numbers(samples) * self.columns + columns).ravel()
+        sentences = (self.original_indices(samples) * self.columns + columns).ravel()
         starts = self.offsets[sentences]
         ends = self.offsets[sentences + 1]
         batch = self._spans(starts, ends - starts)
@@ -171,11 +171,11 @@ class TokenCroppedCorpus(Corpus):
     titles: NDArray[np.int64] | None = None
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
-        numbers = self.numbers(samples)
-        starts = self.offsets[numbers]
-        lengths = self.offsets[numbers + 1] - starts
-        titles = None if self.titles is None else self.titles[numbers]
-        firsts, counts = self.crops.spans(lengths, step, numbers, titles=titles)  # (2, n) each
+        indices = self.original_indices(samples)
+        starts = self.offsets[indices]
+        lengths = self.offsets[indices + 1] - starts
+        titles = None if self.titles is None else self.titles[indices]
+        firsts, counts = self.crops.spans(lengths, step, indices, titles=titles)  # (2, n) each
         return self._spans((starts + firsts).ravel(), counts.ravel())
 
 
@@ -193,10 +193,10 @@ class TextCroppedCorpus(Corpus):
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         views = []
-        for number in self.numbers(samples).tolist():
-            start, end = self.offsets[number : number + 2]
+        for index in self.original_indices(samples).tolist():
+            start, end = self.offsets[index : index + 2]
             text = self.content[start:end].tobytes().decode()
-            views.append(self.crops.views(text, step, number))
+            views.append(self.crops.views(text, step, index))
         return self.reader.batch([first for first, _ in views] + [second for _, second in views])
 
 
@@ -253,7 +253,7 @@ def load_corpus(
                     stored = _open(cached, identity, text.columns)
         except OSError as error:
             raise cache_error(folder, error) from error
-    _check_vocabulary(reader.tokenizer, stored.some, text.name)
+    _check_vocabulary(reader.tokenizer, stored.sampled_texts, text.name)
     if crops is None:
         return TokenizedCorpus(**vars(stored))
     return TextCroppedCorpus(**vars(stored), crops=crops, reader=reader)
@@ -305,7 +305,7 @@ def _write(read: Callable[[BinaryIO], Corpus], folder: Path) -> None:
         corpus = read(sink)
     np.savez(folder / ARRAYS, offsets=corpus.offsets, first=corpus.first)
     dtype = corpus.content.dtype.name
-    metadata = {"dtype": dtype, "report": asdict(corpus.report), "some": corpus.some}
+    metadata = {"dtype": dtype, "report": asdict(corpus.report), "some": corpus.sampled_texts}
     metadata["sha256"] = {name: sha256_of(folder / name) for name in (TOKENS, ARRAYS)}
     write_json(folder / METADATA, metadata)
 
@@ -322,9 +322,9 @@ def _read(
     offsets = array("q", [0])
     hashes = array("q")
     content: NDArray[np.integer] = np.empty(0, np.uint8)
-    some: dict[int, str] = {}
+    sampled: dict[int, str] = {}
     most = samples and samples * text.columns
-    read = _sampled(text.sentences(report, samples), text.columns, some)
+    read = _sampled(text.sentences(report, samples), text.columns, sampled)
     bar = progress_bar(read, desc="reading", unit=" sentences", total=most)
     for kept in encode(bar, report):
         sink.write(kept.data)
@@ -336,13 +336,13 @@ def _read(
         raise ParameterError(text.parameter, f"{text.name!r} gives {report.summary()}; {expected}")
     by_sample = np.frombuffer(hashes, np.int64).reshape(-1, text.columns)
     _, first = np.unique(by_sample, axis=0, return_index=True)
-    distinct = list(dict.fromkeys(some.values()))
+    distinct = list(dict.fromkeys(sampled.values()))
     starts = np.frombuffer(offsets, np.int64)
     return Corpus(content, starts, np.sort(first), distinct, report, identity, text.columns)
 
 
-def _sampled(sentences: Iterable[str], columns: int, some: dict[int, str]) -> Iterator[str]:
-    """Yield sentences; keep the first ones of random samples in ``some`` (a reservoir)."""
+def _sampled(sentences: Iterable[str], columns: int, sampled: dict[int, str]) -> Iterator[str]:
+    """Yield sentences; keep the first ones of random samples in ``sampled`` (a reservoir)."""
     chance = random.Random(0)
     for number, sentence in enumerate(sentences):
         sample, column = divmod(number, columns)
@@ -350,7 +350,7 @@ def _sampled(sentences: Iterable[str], columns: int, some: dict[int, str]) -> It
         if sample >= MOST_SENTENCES:
             place = int(chance.random() * (sample + 1))
         if column == 0 and place < MOST_SENTENCES:
-            some[place] = sentence
+            sampled[place] = sentence
         yield sentence
 
 

@@ -77,7 +77,7 @@ SIMCSE_HEAD = "SimCSE's MLP"
 
 
 @dataclass(frozen=True)
-class InitialModel:
+class TextModel:
     """A model before the first step.
 
     Attributes:
@@ -124,7 +124,7 @@ def load_initial_model(
     texts: TrainingText | None = None,
     language: str | None = None,
     distilled: DistilledPart | None = None,
-) -> InitialModel:
+) -> TextModel:
     """Load or make the model that a run starts from.
 
     Args:
@@ -234,7 +234,7 @@ def _parts_of_model(
     return _Parts(name, note, modules, pooler, last, head, options=options)
 
 
-def _assemble(parts: _Parts, settings: TextSettings) -> InitialModel:
+def _assemble(parts: _Parts, settings: TextSettings) -> TextModel:
     """Assemble the model, and the head and language-model head that only training needs."""
     transformer = transformer_of(cast(Transformer, parts.modules[0]))
     made = {"device": "cpu", **parts.options}
@@ -272,7 +272,7 @@ def _assemble(parts: _Parts, settings: TextSettings) -> InitialModel:
         raise ParameterError("max_seq_length", reason)
     if settings.dropout != 0 and settings.views == "dropout" and not settings.supervised:
         check_views(embedder)  # --dropout 0 is on purpose
-    return InitialModel(embedder, model, untrained, parts.pooler, notes, described)
+    return TextModel(embedder, model, untrained, parts.pooler, notes, described)
 
 
 def new_head(transformer: Any, dim: int | None = None) -> Dense:
@@ -305,7 +305,7 @@ def _static(
     texts: TrainingText | None,
     language: str | None,
     distilled: DistilledPart | None,
-) -> InitialModel:
+) -> TextModel:
     """Set up a static model, or a new one, alone or as the table of a hybrid."""
     for option in ("mlp_head", "do_mlm", "dropout"):
         if getattr(settings, option):
@@ -338,7 +338,7 @@ def _static(
         hybrid = cast(HybridEmbedding, saved[0])
         parts = Hybrid(dims=hybrid.dims, weights=hybrid.weights, pivot=PIVOT, words=reader.title)
         notes += [f"vector: {describe_parts(hybrid)}", f"lexical part: {reader.title}"]
-    return InitialModel(
+    return TextModel(
         Embedder(model), saved, saved, "avg", notes, document_row=has_row, hybrid=parts
     )
 
@@ -373,7 +373,7 @@ _TRIALS = [
 _TOLERANCE = 1e-4  # between unit vectors
 
 
-def check_saving(initial: InitialModel, max_seq_length: int, scratch: Path) -> None:
+def check_saving(initial: TextModel, max_seq_length: int, scratch: Path) -> None:
     """Check that training embeds texts as ``encode`` of the saved model does.
 
     The pass of training is without dropout and without a head that is not saved. The scratch folder
@@ -395,7 +395,7 @@ def check_saving(initial: InitialModel, max_seq_length: int, scratch: Path) -> N
         _check_trials(initial, saved, max_seq_length)
 
 
-def _check_trials(initial: InitialModel, saved: SentenceTransformer, max_seq_length: int) -> None:
+def _check_trials(initial: TextModel, saved: SentenceTransformer, max_seq_length: int) -> None:
     trained = initial.embedder.model
     lengths = {text: tokenize(trained, [text])[1][0] for text in _TRIALS}
     if initial.is_static:  # encode reads a text to its end

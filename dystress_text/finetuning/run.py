@@ -26,14 +26,14 @@ from dystress_text.export.card import describe_base, write_card
 from dystress_text.export.copies import check_push, export
 from dystress_text.finetuning.content import content_of, read_content
 from dystress_text.finetuning.initial_model import (
-    InitialModel,
+    TextModel,
     check_saving,
     distill_text,
     load_initial_model,
 )
 from dystress_text.finetuning.measures import RunMeasures, description, variants_of_data
 from dystress_text.finetuning.settings import RunSettings
-from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.task import TextTask
 from dystress_text.finetuning.texts import TrainingText, first_samples, training_text
 from dystress_text.finetuning.training_data import TrainingData, fit_settings, prepare_data
 from dystress_text.io.atomic import MODEL_STAGING, versions
@@ -158,7 +158,7 @@ def _show(text: TrainingText, settings: RunSettings) -> None:
 def _choose_metric(
     evaluation: EvaluatorList,
     training: TrainingSettings,
-    initial: InitialModel,
+    initial: TextModel,
     accelerator: Accelerator,
 ) -> str | None:
     """Try the user's evaluator, and return the metric that chooses the checkpoint."""
@@ -174,17 +174,17 @@ def _choose_metric(
 
 def _make_task(
     settings: RunSettings,
-    initial: InitialModel,
+    initial: TextModel,
     data: TrainingData,
     loss: ContrastiveLoss,
     evaluation: EvaluatorList,
-) -> SimcseTask:
+) -> TextTask:
     options = settings.text
     masking = None
     if options.do_mlm:
         tokenizer: Any = initial.model.tokenizer
         masking = TokenMasking(tokenizer, options.mlm_probability, settings.training.seed)
-    return SimcseTask(
+    return TextTask(
         initial, data.corpus, loss, evaluation, masking=masking, mlm_weight=options.mlm_weight
     )
 
@@ -192,7 +192,7 @@ def _make_task(
 def _new_record(
     settings: RunSettings,
     training: TrainingSettings,
-    initial: InitialModel,
+    initial: TextModel,
     data: TrainingData,
     evaluation: EvaluatorList,
     metric: str | None,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dystress_text.evaluation.evaluators import EvaluatorList
 from dystress_text.finetuning.corpus import Corpus
-from dystress_text.finetuning.initial_model import InitialModel
+from dystress_text.finetuning.initial_model import TextModel
 from dystress_text.losses.geometry import tolerance
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.models.embedder import Embedder, encode
@@ -28,11 +28,11 @@ PROBES = 64  # samples whose embeddings show a collapse
 
 
 @dataclass(eq=False)
-class SimcseTask:
+class TextTask:
     """Implements :class:`dystress_text.training.task.Task` for sentences.
 
     Attributes:
-        initial: the model.
+        text_model: the model that is trained, evaluated and saved.
         corpus: the training samples.
         objective: the loss.
         evaluation: evaluators of the model; None for no evaluation.
@@ -42,7 +42,7 @@ class SimcseTask:
         mlm_weight: weight of that loss.
     """
 
-    initial: InitialModel
+    text_model: TextModel
     corpus: Corpus
     objective: ContrastiveLoss
     evaluation: EvaluatorList | None = None
@@ -52,7 +52,7 @@ class SimcseTask:
 
     @property
     def model(self) -> Embedder:
-        return self.initial.embedder
+        return self.text_model.embedder
 
     @property
     def state(self) -> nn.Module:
@@ -75,10 +75,10 @@ class SimcseTask:
         longest = batch["longest"]
         masked: tuple[Tensor, ...] = ()
         if self.masking is not None:
-            hidden = (batch["masked_indices"], batch["masked_tokens"])
-            losses = model(batch["masked_ids"], lengths, longest, self.packed, hidden)  # (1,)
+            to_predict = (batch["masked_indices"], batch["masked_tokens"])
+            losses = model(batch["masked_ids"], lengths, longest, self.packed, to_predict)  # (1,)
             masked = (losses, batch["masked_count"])
-        rows = self.corpus.rows
+        rows = self.corpus.rows_per_sample
         if rows == 1:  # each sentence twice, under two dropout masks
             rows = 2
             ids = ids.repeat(2)
@@ -101,23 +101,23 @@ class SimcseTask:
         if self.evaluation is None:
             return {}
         self._update()
-        return self.evaluation(self.initial.model)
+        return self.evaluation(self.text_model.model)
 
     def spread(self) -> float:
         """Return 1 minus the mean cosine of different samples; about 0 after a collapse.
 
         Of a hybrid this is the spread of the part that is trained.
         """
-        model = self.initial.embedder.model
-        vectors = encode(model, self.corpus.some[:PROBES]).double()  # (n, dim)
+        model = self.text_model.embedder.model
+        vectors = encode(model, self.corpus.sampled_texts[:PROBES]).double()  # (n, dim)
         one_class = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
         return 1 - float(tolerance(vectors, one_class))
 
     def save(self, folder: Path) -> None:
         self._update()
-        self.initial.save(folder)
+        self.text_model.save(folder)
 
     def _update(self) -> None:
         """Set a table's document row, which is computed from the other rows."""
-        if self.initial.is_static:
-            set_document_row(self.initial.embedder.model, self.corpus.sentences())
+        if self.text_model.is_static:
+            set_document_row(self.text_model.embedder.model, self.corpus.sentences())

@@ -86,7 +86,7 @@ class Embedder(nn.Module):
             lengths: (n,) of the texts, in tokens.
             longest: the greatest length; None reads it from the device.
             packed: leave out padding where the model allows it; the embeddings are the same.
-            masked: indices of hidden tokens among all tokens, and the true tokens, both (m,). With
+            masked: indices of masked tokens among all tokens, and what they were, both (m,). With
                 it the result is the sum of the masked-language-model losses, (1,).
         """
         if longest is None:
