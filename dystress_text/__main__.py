@@ -31,7 +31,6 @@ COMMANDS = {  # modules of ``programs`` with ``main``, loaded when called, and w
 
 
 def _own_command(command: str) -> None:
-    """What this module does itself: guide and version."""
     if command == "--version":
         print(f"dystress-text {__version__}", flush=True)
     elif command in ("-h", "--help", "help"):
@@ -45,12 +44,12 @@ def _own_command(command: str) -> None:
 
 
 def program(command: str) -> ModuleType:
-    """The module of a command."""
+    """Import the module of a command, or refuse an unknown command."""
     return importlib.import_module(f"dystress_text.programs.{command}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The console command; returns the exit code of the program that it calls."""
+    """Run the console command; return the exit code of the program that it calls."""
     command, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if command in COMMANDS:
         return int(program(command).main(rest))

@@ -1,4 +1,4 @@
-"""Combine the settings of a preset with the options that are given."""
+"""Combine the settings of a preset with the options of the user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LENGTH = {"max_steps", "num_train_epochs"}
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings with a description."""
+    """The settings of a preset, and its description."""
 
     description: str  # one line
     settings: dict[str, Any]  # values by option name; other options keep their defaults
@@ -36,7 +36,7 @@ class Program:
     loss_options: Collection[str] = ()  # of a preset, dropped if another loss is given
 
     def listing(self) -> str:
-        """Return one line per preset: its name and description."""
+        """Return a line for each preset, with name and description."""
         width = max(map(len, self.presets))
         lines = [
             f"{name.ljust(width)}  {preset.description}" for name, preset in self.presets.items()
@@ -49,7 +49,7 @@ class Program:
         return {entry.name: entry for group in self.groups for entry in fields(group)}
 
     def settings(self, given: Mapping[str, Any]) -> tuple[list[Any], Objective, str]:
-        """Return an instance of each group, the loss and the preset's name for the given options.
+        """Return an instance of each settings class, the loss, and the name of the preset.
 
         Raises:
             ParameterError: an option or the preset is unknown, or a value is invalid.
@@ -86,7 +86,7 @@ class Program:
 
 
 def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
-    """Return the loss; ``tau`` (``--temp``) replaces the preset's temperature."""
+    """Return the loss. ``tau`` (``--temp``) replaces the temperature in the preset's loss."""
     from dystress_text.losses.objectives import Objective, loss
     from dystress_text.losses.registry import LossError
 
@@ -111,7 +111,7 @@ def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
 
 
 class _Help(argparse.Action):
-    """Print help with the values of the preset; ``const`` is the program."""
+    """Print the help with the values of the preset as defaults; ``const`` is the program."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: object, *_: object
@@ -136,7 +136,7 @@ def parse_options(
     description: str | None,
     elsewhere: str = "",
 ) -> dict[str, Any]:
-    """Parse a command line into options by name."""
+    """Parse a command line; return the given options by name."""
     parser = SettingsParser(program.groups, prog, description, elsewhere=elsewhere, add_help=False)
     parser.usage = "%(prog)s [--preset NAME] [--OPTION VALUE ...]"
     add = parser.add_argument

@@ -1,6 +1,7 @@
-"""Judgements by a person, of the documents that several models and BM25 find first.
+"""Relevance judgements by a person, on the first documents found by several models and BM25.
 
-A folder holds a collection in BEIR's layout, and ``judge.json`` with what is shown and answered.
+The folder contains a collection in BEIR's layout, and ``judge.json`` with the documents shown and
+the answers.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ folder for these models alone; what another one finds first may not have been sh
 
 @dataclass
 class Judging:
-    """What is shown to a person, and the answers so far.
+    """The documents to judge, and the answers so far.
 
     Attributes:
-        models: checksums, sorted.
+        models: the sorted checksums of the models.
         texts: the checksum of queries and documents.
         shown: indices of query and document, in the order of judging.
         answers: a key of :data:`ANSWERS` for each of the first ``shown``.
@@ -54,11 +55,11 @@ class Judging:
 
     @property
     def left(self) -> int:
-        """The number of documents without an answer."""
+        """The number of documents that are not judged yet."""
         return len(self.shown) - len(self.answers)
 
     def save(self, folder: Path, answers: str) -> None:
-        """Replace the answers, and write them and the judgements."""
+        """Replace the answers; write them and the judgements."""
         self.answers = answers
         write_json(folder / JUDGE, asdict(self))
         lines = ["query-id\tcorpus-id\tscore"]
@@ -71,10 +72,10 @@ class Judging:
 def open_judging(
     folder: Path, models: Sequence[str], queries: Sequence[str], documents: Sequence[str]
 ) -> Judging:
-    """Start judging in a new folder, or go on in one of the same models and texts.
+    """Start judging in a new folder, or continue in the folder of the same models and texts.
 
     Args:
-        folder: that does not exist, or that this function made.
+        folder: a folder that does not exist, or that this function made.
         models: folders or hub names of sentence-transformers models.
         queries: distinct texts.
         documents: distinct texts.

@@ -1,6 +1,6 @@
-"""Load the model that a run starts from.
+"""Load or make the model that a run starts from.
 
-It is a plain encoder with a pooler, a SimCSE checkpoint, a sentence-transformers model, or a static
+This is an encoder with a pooler, a SimCSE checkpoint, a sentence-transformers model, or a static
 model.
 """
 
@@ -78,16 +78,18 @@ SIMCSE_HEAD = "SimCSE's MLP"
 
 @dataclass(frozen=True)
 class TextModel:
-    """A model before the first step.
+    """The model of a text run, with all that the run needs to train, evaluate and save it.
 
     Attributes:
         embedder: the module that is trained.
-        model: the model that is evaluated and saved: the embedder's, or the hybrid with it.
-        untrained: the model without a new head, for the figures before training.
+        model: the model that is evaluated and saved: the embedder's model, or a hybrid that
+            contains it.
+        untrained: the model before training, without a new head.
         pooler: a name of :data:`dystress_text.models.poolers.POOLERS`; None for other pooling.
         notes: lines for the user: what was loaded, what was ignored, and what is trained.
-        head: where the head of training comes from, and whether the model keeps it; None without.
-        document_row: whether the table has a row that documents are embedded with.
+        head: the origin of the head, and whether the saved model keeps it; None without a head.
+        document_row: whether a static model has a document row
+            (:mod:`dystress_text.models.static`).
         hybrid: the parts of a hybrid; None for other models.
     """
 
@@ -102,16 +104,15 @@ class TextModel:
 
     @property
     def is_static(self) -> bool:
-        """Whether the model is a table of token vectors without a transformer."""
+        """Whether the trained part is a static model."""
         return is_static(self.embedder.model)
 
     def to(self, device: torch.device) -> None:
-        """Move the model to a device."""
         self.embedder.to(device)
         self.model.to(device)
 
     def save(self, folder: Path) -> None:
-        """Save the model in sentence-transformers' format."""
+        """Save ``model`` as it is now, in sentence-transformers' format."""
         if self.model is self.embedder.model:
             self.embedder.save(folder)
         else:
@@ -128,12 +129,12 @@ def load_initial_model(
     """Load or make the model that a run starts from.
 
     Args:
-        settings: the options of model and data.
-        given: names of the options that the user has given.
-        texts: the training text, from which ``vocabulary="text"`` learns word pieces, and whose
-            words the lexical part of a hybrid counts.
-        language: of that part, as in :func:`dystress_text.io.words.reader_for`.
-        distilled: what :func:`distill_text` returned.
+        settings: the options of the model and the data.
+        given: the names of the options that the user gave.
+        texts: the training text. ``vocabulary="text"`` learns word pieces from it, and the lexical
+            part of a hybrid counts its words.
+        language: the language of the lexical part, as in :func:`dystress_text.io.words.reader_for`.
+        distilled: the result of :func:`distill_text`.
 
     Raises:
         ParameterError: the model cannot be loaded, or an option does not fit it.
@@ -173,10 +174,10 @@ class _Parts:
         note: what was loaded, for the user.
         modules: the transformer and its pooling.
         pooler: name of the pooling; None for other pooling.
-        last: normalisation, if any.
-        own_head: dense + tanh on the pooled embedding, if the loaded model has one.
-        mlp: weights for the head from a SimCSE checkpoint.
-        options: prompts and similarity, for the SentenceTransformer.
+        last: the final normalisation, if any.
+        own_head: the dense + tanh layer on the pooled embedding, if the loaded model has one.
+        mlp: the weights of a SimCSE checkpoint's head.
+        options: prompts and similarity function, as arguments of SentenceTransformer.
     """
 
     name: str
@@ -235,7 +236,7 @@ def _parts_of_model(
 
 
 def _assemble(parts: _Parts, settings: TextSettings) -> TextModel:
-    """Assemble the model, and the head and language-model head that only training needs."""
+    """Assemble the model, the head, and the language-model head."""
     transformer = transformer_of(cast(Transformer, parts.modules[0]))
     made = {"device": "cpu", **parts.options}
     model = SentenceTransformer(modules=[*parts.modules, *parts.last], **made)
@@ -276,7 +277,7 @@ def _assemble(parts: _Parts, settings: TextSettings) -> TextModel:
 
 
 def new_head(transformer: Any, dim: int | None = None) -> Dense:
-    """Return SimCSE's head on embeddings (n, dim), dense + tanh, initialised like the encoder."""
+    """Return a new SimCSE head, dense + tanh on embeddings (n, dim), initialised as the encoder."""
     dim = dim or transformer.config.hidden_size
     head = Dense(dim, dim, activation_function=nn.Tanh())
     nn.init.normal_(head.linear.weight, std=getattr(transformer.config, "initializer_range", 0.02))
@@ -290,7 +291,7 @@ def _new_tokenizer(
     texts: TrainingText | None,
     dense: SentenceTransformer | None,
 ) -> Tokenizer:
-    """Return the tokenizer of a new table of word vectors."""
+    """Return the tokenizer for a new static model."""
     if settings.vocabulary == "text" and texts is not None:
         return learn_tokenizer(texts.sentences())
     if dense is not None and "vocabulary" not in given:
@@ -306,7 +307,7 @@ def _static(
     language: str | None,
     distilled: DistilledPart | None,
 ) -> TextModel:
-    """Set up a static model, or a new one, alone or as the table of a hybrid."""
+    """Return a static model, loaded or new, that is trained alone or as the table of a hybrid."""
     for option in ("mlp_head", "do_mlm", "dropout"):
         if getattr(settings, option):
             raise ParameterError(option, "a static encoder has none; leave the option out")
@@ -346,12 +347,12 @@ def _static(
 def distill_text(
     settings: TextSettings, texts: TrainingText, device: torch.device
 ) -> DistilledPart | None:
-    """Return the part of a hybrid that is distilled on the training text; None without one.
+    """Distil a model on the training text into the part of a hybrid; None without --distill.
 
     Args:
-        settings: the options of model and data.
+        settings: the options of the model and the data.
         texts: the training text.
-        device: where the model that is distilled runs.
+        device: the device on which the model that is distilled runs.
     """
     if settings.distill is None:
         return None
@@ -376,8 +377,8 @@ _TOLERANCE = 1e-4  # between unit vectors
 def check_saving(initial: TextModel, max_seq_length: int, scratch: Path) -> None:
     """Check that training embeds texts as ``encode`` of the saved model does.
 
-    The pass of training is without dropout and without a head that is not saved. The scratch folder
-    is removed, and the random state is unchanged.
+    The training pass runs without dropout, and without the head if the head is not saved. The
+    random state is restored and the scratch folder removed.
 
     Raises:
         ParameterError: the embeddings of a text differ.

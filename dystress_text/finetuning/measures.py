@@ -1,4 +1,4 @@
-"""Measure and describe a text run before its first step and after its last one."""
+"""Measure a text run before its first step and after its last one, and describe it."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ from dystress_text.training.settings import TrainingSettings
 
 @dataclass
 class RunMeasures:
-    """Measures a run's model before and after training, into the run's record.
+    """Measures the model of a run before and after training, and fills the record.
 
     Attributes:
-        text_model: the model that is trained, evaluated and saved.
+        text_model: the model of the run.
         data: the training samples and the held-out rows.
-        evaluation: the evaluators; the first set of scored pairs is shown in table and page.
-        record: of the run, which the methods fill.
+        evaluation: the evaluators. The table at the end and the page show the first set of scored
+            pairs.
+        record: the record of the run, which the methods fill.
     """
 
     text_model: TextModel
@@ -56,7 +57,7 @@ class RunMeasures:
 
     @property
     def shown_set(self) -> StsPairs | None:
-        """The set of scored pairs that table and page show, if any."""
+        """The set of scored pairs that the table and the page show; None without one."""
         return next(iter(self.evaluation.pairs), None)
 
     @property
@@ -66,7 +67,7 @@ class RunMeasures:
     def before_training(self) -> None:
         """Measure the untrained model with each pooler, and the lexical baseline.
 
-        For a hybrid, measure its dense model first: that is what the hybrid has to beat.
+        A hybrid has to beat its dense model, which is measured too.
         """
         record = self.record
         shown = self.shown_set
@@ -112,7 +113,7 @@ class RunMeasures:
     def _by_pooler(
         self, model: SentenceTransformer, shown: StsPairs
     ) -> dict[str, dict[str, float]]:
-        """Measure the untrained model with each pooler on the shown set."""
+        """Return the figures of the untrained model on the shown set with each pooler."""
         transformer = model.transformers_model
         if transformer is None:
             return {}
@@ -136,12 +137,12 @@ class RunMeasures:
         return not (options["supervised"] or options["no_samples"])
 
     def _add_samples(self, label: str, vectors: Tensor) -> None:
-        """Record samples of a plain text with those nearest by vectors of ``corpus.sampled_texts``."""
+        """Record a few texts of the training text with their nearest texts by ``vectors``."""
         seed = self.record.settings["seed"]
         self.record.samples[label] = nearest_texts(self.data.corpus.sampled_texts, vectors, seed)
 
     def after_training(self, model: SentenceTransformer) -> None:
-        """Measure the saved model: held-out rows, similarities, random pairs, nearest texts."""
+        """Measure the trained model: held-out rows, similarities, random pairs, nearest texts."""
         record = self.record
         shown = self.shown_set
         held_out = self.data.held_out
@@ -160,7 +161,7 @@ class RunMeasures:
 
 
 def variants_of_data(settings: RunSettings, data: TrainingData) -> dict[str, str | None]:
-    """Return the variant of each prepared data set, by option; None for published data."""
+    """Map each data option to the name of its variant, or None for the published data."""
     variants = {"train_file": variant_of(Path(data.text.name))}
     if set(settings.evaluation.eval_set) - {"mini_sts", "none"}:
         variants["eval_set"] = variant_of(suite_folder("senteval", settings.text.data_dir))
