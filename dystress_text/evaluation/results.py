@@ -158,7 +158,7 @@ class Result:
 
     @property
     def columns(self) -> dict[str, float | None]:
-        """The figures by column of a table: the task, in search also the metric."""
+        """The figures by table column: a task or, for search, a task with a metric."""
         if self.kind == "retrieval":
             return {f"{self.task} {metric}": figure for metric, figure in self.figures.items()}
         return {self.task: self.figures[_FIGURES[self.kind][0]]}
@@ -174,7 +174,7 @@ def newest(results: Iterable[Result], key: Callable[[Result], Hashable]) -> list
 
 
 def task_names(results: Iterable[Result]) -> dict[Content, str]:
-    """Map the path of each set to its task name, longer where several sets have the same name."""
+    """Map each set whose task name is not unique to the shortest unique end of its path."""
     by_content = {each.content: each for each in results}
     count = Counter(content[:2] for content in by_content)
     paths = {}

@@ -166,7 +166,10 @@ def _baseline(
     evaluators: Iterable[Evaluator],
     figures: Iterable[Mapping[str, Any]],
 ) -> ModelEvaluation:
-    """Return the lexical baseline's results, which are saved if the user names it as a model."""
+    """Return the evaluation of the lexical baseline.
+
+    It is saved if the user names it as a model.
+    """
     output = settings.output if LEXICAL in settings.model else None
     baseline = ModelEvaluation(LEXICAL, output)
     for evaluator, floor in zip(evaluators, figures, strict=True):
@@ -237,7 +240,7 @@ def evaluator_of(task: Task, folder: Path, group: str = "", mode: str = "test") 
 
 
 def _rounded(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return figures, also those by subset, with two decimals; None for one that is not finite."""
+    """Round figures, also those of subsets, to two decimals; None if not finite."""
     rounded: dict[str, Any] = {}
     for name, figure in figures.items():
         if isinstance(figure, Mapping):

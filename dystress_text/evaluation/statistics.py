@@ -162,7 +162,7 @@ def _ties(values: Any) -> Counts:
 
 
 def _spearman(similarities: Counts, scores: Counts, counts: Counts) -> Figures:
-    """Return Spearman's correlation x 100 of each resample, (resamples,); NaN on a constant side.
+    """Return Spearman's correlation x 100 in each resample, (resamples,); NaN for constants.
 
     Args:
         similarities: :func:`_ties` of the similarities.

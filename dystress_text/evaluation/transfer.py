@@ -70,7 +70,7 @@ def dev_accuracy(
 
 
 def features(split: Labelled, embed: Embed) -> Tensor:
-    """Return the vectors u of texts, (n, dim); for pairs [|u - v|, u * v], (n, 2 dim)."""
+    """Return u for sentences, (n, dim), or [|u - v|, u * v] for pairs, (n, 2 dim)."""
     if len(split.columns) == 1:
         return embed(split.columns[0])
     u, v = (embed(column) for column in split.columns)

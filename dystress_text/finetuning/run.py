@@ -1,4 +1,4 @@
-"""Run fine-tuning from the settings to the published model."""
+"""Fine-tune on text: from settings to a saved, measured and published model."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def fine_tune(
     texts: TrainingText | None = None,
     evaluator: SentenceEvaluator | None = None,
 ) -> FinishedRun:
-    """Train a model on all processes of a launch.
+    """Train a model. In a launch of several processes, call it on each of them.
 
     Args:
-        settings: settings of model, data, loss, evaluation and training.
-        texts: training texts instead of those of the settings.
-        evaluator: an evaluator that precedes those of the settings.
+        settings: the settings of model, data, loss, evaluation and training.
+        texts: training texts, in place of those of the settings.
+        evaluator: the user's evaluator, which runs before those of the settings.
 
     Raises:
         UserError: an option or the data are invalid, or training fails.
@@ -150,7 +150,7 @@ def fine_tune(
 
 
 def _show(text: TrainingText, settings: RunSettings) -> None:
-    """Print the first samples as they are read, before the whole text is."""
+    """Print the first samples of a text, before all of it is read."""
     samples = first_samples(text, settings.text.max_train_samples)
     OUTPUT.info("\n".join([f"reading {text.name}", *samples]))
 
@@ -161,7 +161,7 @@ def _choose_metric(
     initial: TextModel,
     accelerator: Accelerator,
 ) -> str | None:
-    """Try the user's evaluator, and return the metric that chooses the checkpoint."""
+    """Call the user's evaluator once; return the metric that selects the best model."""
 
     def choose() -> str | None:
         evaluation.try_own(initial.model)
@@ -231,7 +231,7 @@ def _new_record(
 
 
 def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> None:
-    """Print the description, measure the untrained model, and write the record."""
+    """Print the description, measure the untrained model, write the record."""
     lines = description(settings, trainer.settings, measures, trainer.total_steps)
     OUTPUT.info("\n".join([*lines, f"on {describe(trainer.accelerator)}"]))
     measures.before_training()
@@ -272,7 +272,7 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
 
 
 def _upload(repository: str | None, output: Path) -> None:
-    """Upload a finished run's model to the hub, if a repository is named."""
+    """Upload the model of a finished run if a repository is named."""
     if repository is not None:
         with TemporaryDirectory() as folder:
             export(output, "native", Path(folder) / "copy", repository)

@@ -21,7 +21,7 @@ LEXICAL = "lexical"  # in place of a dense model's name: a hybrid without one
 
 @dataclass(frozen=True)
 class TextSettings:
-    """Encoder and data."""
+    """The model and the data."""
 
     title: ClassVar[str] = "encoder and data"
 
@@ -149,17 +149,17 @@ class TextSettings:
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether the model has other parts beside a table."""
+        """Whether the model is a hybrid of a static model and other parts."""
         return self.hybrid is not None or self.distill is not None
 
     @property
     def dense_model(self) -> str | None:
-        """The dense model of a hybrid, or the model that is distilled."""
+        """The dense model of a hybrid, or the model to distil."""
         return self.distill if self.hybrid in (None, LEXICAL) else self.hybrid
 
     @property
     def cropped(self) -> bool:
-        """Whether the views of a sample are two crops; a row's views are its texts."""
+        """Whether the two views of a sample are crops."""
         return self.views == "crop" and not self.supervised
 
 
@@ -168,7 +168,7 @@ PROGRAM = Program((TextSettings, EvaluationSettings, TrainingSettings), PRESETS,
 
 @dataclass(frozen=True)
 class RunSettings:
-    """All settings of a run; ``given`` holds the names of the options that the user has given."""
+    """All settings of a run. ``given`` has the names of options that the user gave."""
 
     text: TextSettings
     evaluation: EvaluationSettings
@@ -179,7 +179,7 @@ class RunSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RunSettings:
-        """Return the settings of options on top of a preset, which ``preset`` names."""
+        """Return the settings of a preset, which ``preset`` names, changed by the given options."""
         (text, evaluation, training), loss, preset = PROGRAM.settings(given)
         from dystress_text.losses.objectives import ContrastiveLoss
 
@@ -199,9 +199,9 @@ class RunSettings:
         return {"preset": self.preset, **options, "eval_set": " ".join(self.evaluation.eval_set)}
 
     def asked(self) -> dict[str, Any]:
-        """Return the options by which a finished run is recognised as this one.
+        """Return the options that a finished run must have in common with these settings.
 
-        The others are derived from encoder, text and evaluation.
+        All other options follow from encoder, text and evaluation.
         """
         follow = {"pooler_type", "train_batch_size", "learning_rate"} - self.given
         follow.add("metric_for_best_model")

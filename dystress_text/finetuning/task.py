@@ -1,7 +1,7 @@
-"""SimCSE's task for the trainer, with any contrastive objective.
+"""The task of text training: the views of a sample, their embeddings and loss.
 
-Without supervision the views of a sample are one sentence under two dropout masks, or two crops.
-With supervision they are the texts of a row: anchor, positive and hard negatives.
+Without supervision the views of a sample are a sentence with two dropout masks, or two crops. With
+supervision they are the texts of a row: anchor, positive and hard negatives.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ PROBES = 64  # samples whose embeddings show a collapse
 
 @dataclass(eq=False)
 class TextTask:
-    """Implements :class:`dystress_text.training.task.Task` for sentences.
+    """Implements :class:`dystress_text.training.task.Task` for text.
 
     Attributes:
-        text_model: the model that is trained, evaluated and saved.
+        text_model: the model to train, evaluate and save.
         corpus: the training samples.
         objective: the loss.
-        evaluation: evaluators of the model; None for no evaluation.
-        packed: skip padding where the model allows it (BERT, RoBERTa and similar).
-        masking: masks tokens for an additional masked-language-model loss, for which the embedder
-            needs a head.
-        mlm_weight: weight of that loss.
+        evaluation: the evaluators; None for no evaluation.
+        packed: whether to leave out padding where the model allows it (BERT, RoBERTa and similar).
+        masking: masks tokens for an additional masked-language-model loss, which needs a
+            language-model head; None for no such loss.
+        mlm_weight: the weight of that loss.
     """
 
     text_model: TextModel
@@ -104,9 +104,9 @@ class TextTask:
         return self.evaluation(self.text_model.model)
 
     def spread(self) -> float:
-        """Return 1 minus the mean cosine of different samples; about 0 after a collapse.
+        """Return 1 minus the mean cosine between samples, which is about 0 after a collapse.
 
-        Of a hybrid this is the spread of the part that is trained.
+        For a hybrid it is measured on the part that is trained.
         """
         model = self.text_model.embedder.model
         vectors = encode(model, self.corpus.sampled_texts[:PROBES]).double()  # (n, dim)
@@ -118,6 +118,6 @@ class TextTask:
         self.text_model.save(folder)
 
     def _update(self) -> None:
-        """Set a table's document row, which is computed from the other rows."""
+        """Set the document row of a static model, which is computed from its other rows."""
         if self.text_model.is_static:
             set_document_row(self.text_model.embedder.model, self.corpus.sentences())
