@@ -180,7 +180,7 @@ def _data(record: RunRecord) -> tuple[str | None, str]:
 
 
 def _results(record: RunRecord) -> str | None:
-    """Return a table with the lexical baseline, the untrained poolings and the model."""
+    """Return a table: lexical baseline, untrained model by pooler, and trained model."""
     if not record.trained:
         return None
     columns: dict[str, Mapping[str, float | None]] = {}

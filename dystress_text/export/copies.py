@@ -105,7 +105,7 @@ def export(
 def _write_checked(
     model: Path, trained: SentenceTransformer, folder: Path, to: str, at: str
 ) -> float:
-    """Write a copy with its card; return how far its embeddings are from the model's."""
+    """Write a copy with its card; return the largest difference between the embeddings."""
     probes: Sequence[str] = PROBES
     if not is_static(trained):  # a transformer has no embedding for a text without tokens
         probes = [text for text in PROBES if tokenize(trained, [text])[1] != [0]]

@@ -33,7 +33,7 @@ class _Graph(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each embedding as the state of all tokens, (n, length, dim), and as (n, dim)."""
+        """Return the embeddings as (n, dim) and as the state of every token, (n, length, dim)."""
         features: dict[str, Any] = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,

@@ -239,7 +239,7 @@ def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> No
 
 
 def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> RunRecord:
-    """Measure the trained model, write record, card and page, upload it; return the record."""
+    """Measure the trained model; write its record, card and page; upload it."""
     record = measures.record
     end_record(trainer, record)
     output = trainer.folder

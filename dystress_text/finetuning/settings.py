@@ -191,7 +191,7 @@ class RunSettings:
         return cls(text, evaluation, training, loss, preset, frozenset(given))
 
     def options(self) -> dict[str, Any]:
-        """Return every option by name, in the form of ``run.json``: one file as a string."""
+        """Return every option by name, in the form of ``run.json``: a single file as a string."""
         options = vars(self.text) | vars(self.evaluation) | vars(self.training)
         files = self.text.train_file
         if files is not None and len(files) == 1:

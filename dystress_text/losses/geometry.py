@@ -111,8 +111,8 @@ def similarity_histograms(
     Args:
         view1: (n, dim).
         view2: (n, dim); rows i of both views belong to one sample.
-        labels: (n,), the samples' classes.
-        bins: their number.
+        labels: the class of each sample, (n,).
+        bins: the number of bins.
     """
     z1 = unit_vectors(view1)
     z2 = unit_vectors(view2)
