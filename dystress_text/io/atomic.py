@@ -116,7 +116,10 @@ def recover(final: Path) -> None:
 
 @contextmanager
 def atomic_files(folder: str | Path) -> Iterator[Path]:
-    """Yield a staging folder whose files at the end replace those in ``folder`` by name."""
+    """Yield a temporary folder.
+
+    At the end its files replace those of the same names in ``folder``.
+    """
     target = Path(folder)
     staging = target / MODEL_STAGING
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed program

@@ -93,7 +93,7 @@ class WordReader:
     def tokens(self, text: str) -> list[str]:
         """Return the stems of words, then the character bigrams of scripts without spaces.
 
-        A single character between others is a token by itself. Without a language, the tokens are
+        A single character of such a script is a token by itself. Without a language, the tokens are
         words and, for longer words, also their first five letters.
         """
         tokens = []

@@ -311,7 +311,7 @@ def tokenize(
 
 
 def tokens_of(features: Mapping[str, Any]) -> tuple[Tensor, list[int]]:
-    """Return the token ids that ``preprocess`` gave, (tokens,), and the length of each text."""
+    """Return the token ids in the result of ``preprocess``, (tokens,), and each text's length."""
     ids = features["input_ids"]
     if "offsets" in features:  # of a static model, which does not pad
         starts = features["offsets"]  # (texts,)

@@ -83,7 +83,7 @@ def count_tokens(
     most: int,
     stop_words: Iterable[str] = (),
 ) -> tuple[BagReader, list[str], int]:
-    """Return a reader of bags of tokens, the tokens' names, and the number of texts.
+    """Count tokens in texts; return a reader of their bags, their names, and the number of texts.
 
     Args:
         texts: texts with all the words that the reader will know.

@@ -136,9 +136,10 @@ class DistilledPart(nn.Module):
 
 
 class LexicalPart(nn.Module):
-    """TF-IDF of all tokens in few numbers: each token adds to four, with signs, by its hash.
+    """TF-IDF vectors, hashed to few dimensions.
 
-    This part is not trained. The last number is ``document`` for documents, else 0.
+    Each token adds to four of them, with signs from its hash. This part is not trained. The last
+    number is ``document`` for documents, else 0.
 
     Args:
         reader: reads the tokens.

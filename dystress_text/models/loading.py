@@ -176,7 +176,10 @@ def prompts_of(model: SentenceTransformer) -> dict[str, Any]:
 
 
 def pooler_dense(transformer: PreTrainedModel) -> nn.Linear | None:
-    """Return the dense layer of a pooler that is dense + tanh on the first token, as BERT's."""
+    """Return the dense layer of an encoder's pooler, if that is like BERT's.
+
+    BERT's is dense + tanh on the first token.
+    """
     pooler: Any = getattr(transformer, "pooler", None)
     is_tanh = isinstance(getattr(pooler, "activation", None), nn.Tanh)
     return cast(nn.Linear, pooler.dense) if is_tanh else None
@@ -198,7 +201,7 @@ def position_limit(transformer: PreTrainedModel) -> int:
 
 
 def is_sentence_transformer(name_or_path: str) -> bool:
-    """Return whether a folder, or a name on the hub or in its cache, has a ``modules.json``."""
+    """Return whether a model has a ``modules.json``, in its folder, on the hub or in its cache."""
     with readable(name_or_path):
         return model_file(name_or_path, MODULES) is not None
 
@@ -311,7 +314,10 @@ def use_old_names(folder: Path) -> None:
 
 
 def reset_tokenizer(tokenizer: Any) -> None:
-    """Remove truncation and padding, which a call leaves in a fast tokenizer and saving keeps."""
+    """Remove truncation and padding from a fast tokenizer.
+
+    A call leaves them, and saving would keep them.
+    """
     backend = getattr(tokenizer, "backend_tokenizer", None)  # a static model's keeps its own
     if backend is not None:
         backend.no_truncation()
@@ -375,7 +381,7 @@ def files_of(name_or_path: str, folder: str | None = None) -> dict[str, Any]:
 def _loading_info(
     name_or_path: str, kind: type[Any] = AutoModel, folder: str | None = None
 ) -> dict[str, Any]:
-    """Return the missing and the unexpected weights of an encoder's files, and its prefix.
+    """Return an encoder's missing weights, its unexpected ones, and the prefix of their names.
 
     The weights are read a second time, as sentence-transformers does not return this.
 

@@ -1,4 +1,4 @@
-"""The text data sets that can be prepared, with their sources and terms."""
+"""The text data sets that can be prepared: their sources and terms of use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dystress_text.errors import DataError
 
 @dataclass(frozen=True)
 class Request:
-    """Options of the program, and the folder of prepared data."""
+    """The options of the program, and the folder of prepared data."""
 
     root: Path
     source: Path | None = None
@@ -29,7 +29,7 @@ class Request:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set."""
+    """A data set that can be prepared."""
 
     name: str  # on the command line, and of its folder
     description: str  # what it is and what it is used for

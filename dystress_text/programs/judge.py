@@ -3,9 +3,9 @@
     dystress judge --model A B --train_file mine.txt --queries queries.txt --output judged
 
 For each query it shows the first five documents of each model and of BM25, shuffled and without
-names. Press r for relevant, n for not, s to skip, u to undo, q to quit. Each key is saved at once,
-and the same command goes on. At the end it prints the table of ``dystress senteval --retrieval
-judged``. Only what was shown is judged, so use the folder for these models alone.
+names. Press r for relevant, n for not, s to skip, u to undo, q to quit. Each key is saved at once;
+to go on later, run the same command again. At the end it prints the table of ``dystress senteval
+--retrieval judged``. Only what was shown is judged, so use the folder for these models alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ DOCUMENT_LINES = 14  # with the rest they fill a terminal of 24
 
 
 def make_parser() -> OneLineParser:
-    """Return the parser of the program's options."""
     parser = OneLineParser("dystress judge", __doc__)
     add = parser.add_argument
     help = "sentence-transformers models to compare: folders or hub names"
@@ -41,7 +40,6 @@ def make_parser() -> OneLineParser:
 
 @program("dystress judge", "interrupted; the answers are saved, and the same command goes on")
 def main(argv: list[str]) -> None:
-    """Run the program."""
     options = make_parser().parse_args(argv)
     if options.answers is None and not sys.stdin.isatty():
         raise ParameterError("answers", "required where the input is not a terminal")
@@ -90,7 +88,7 @@ def main(argv: list[str]) -> None:
 
 
 def _read(parameter: str, files: list[str], columns: list[str] | None = None) -> list[str]:
-    """Return the distinct texts of files."""
+    """Return the distinct texts in some files."""
     from dystress_text.finetuning.settings import TextSettings
     from dystress_text.finetuning.texts import training_text
 
