@@ -64,7 +64,10 @@ class Packing:
 
 
 class _Pack(torch.autograd.Function):
-    """Index rows, with a backward that copies rows instead of adding them one by one."""
+    """Select rows by distinct indices.
+
+    The backward copies the gradients of rows, which autograd's own backward adds one by one.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, indices: Tensor) -> Tensor:

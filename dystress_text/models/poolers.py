@@ -66,7 +66,7 @@ def pooler_of(model: SentenceTransformer) -> str | None:
 
 
 def _averages_as(pooler: str, weighted: nn.Module | None) -> bool:
-    """Return whether ``weighted`` averages the same layers as a pooler; None averages nothing."""
+    """Return whether ``weighted`` averages the same layers as a pooler; None has no layers."""
     if not averages_layers(pooler):
         return weighted is None
     if weighted is None:

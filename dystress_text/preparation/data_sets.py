@@ -19,7 +19,7 @@ class Request:
     again: bool = False
 
     def compare(self, name: str, source: object, found: str, expected: str) -> None:
-        """Refuse a set that is not the published one, unless a variant is named."""
+        """Refuse data that are not the published data set, unless the user names a variant."""
         if self.variant is None and found != expected:
             raise DataError(
                 f"{name}: expected {expected}, {str(source)!r} holds {found}; name a variant with "

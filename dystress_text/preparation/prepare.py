@@ -71,7 +71,7 @@ def files_of(entry: DataSet, request: Request) -> list[Path]:
 
 
 def _from_hub(entry: DataSet) -> Path:
-    """Return the folder of the files in huggingface_hub's cache; continue a download."""
+    """Return the folder of the files in huggingface_hub's cache; resume a download."""
     assert entry.repository is not None
     if not hub_reachable():
         raise DataError(
