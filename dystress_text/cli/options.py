@@ -77,7 +77,7 @@ def check_names(option: str, names: Iterable[str], known: Collection[str]) -> No
     """Reject unknown names in one error, which suggests the name that was probably meant."""
     unknown = [f"{name!r}{meant(name, known)}" for name in names if name not in known]
     if unknown:
-        raise ParameterError(option, f"no {', '.join(unknown)}; known are {', '.join(known)}")
+        raise ParameterError(option, f"unknown: {', '.join(unknown)}; known are {', '.join(known)}")
 
 
 def converted(entry: Field[Any], group: type, value: Any) -> Any:

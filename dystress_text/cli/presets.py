@@ -57,7 +57,7 @@ class Program:
         options = dict(given)
         name = options.pop("preset", None) or self.default
         if not isinstance(name, str) or name not in self.presets:
-            reason = f"no {name!r}{meant(str(name), self.presets)}; --list_presets shows all"
+            reason = f"unknown preset {name!r}{meant(str(name), self.presets)}; see --list_presets"
             raise ParameterError("preset", reason)
         unknown = options.keys() - self.options.keys() - {"temp"}
         if unknown:

@@ -278,7 +278,7 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
     try:
         return task.pairs(folder, counted=False)
     except DataError as error:
-        reason = f"no {name}: {error}; prepare the data (dystress prepare senteval)"
+        reason = f"cannot read {name}: {error}; prepare the data (dystress prepare senteval)"
         raise ParameterError("eval_set", reason) from error
 
 

@@ -397,7 +397,7 @@ class EvaluatorList:
             if candidate in known:
                 return candidate
         reason = f"known: {', '.join(known)}" if known else "eval_set none evaluates nothing"
-        raise ParameterError("metric_for_best_model", f"no {name!r}; {reason}")
+        raise ParameterError("metric_for_best_model", f"unknown metric {name!r}; {reason}")
 
     def digest(self) -> str:
         """Return a checksum of the data of this package's evaluators."""
@@ -451,7 +451,7 @@ def transfer_evaluators(
         try:
             splits = known[name].read(suite_folder(suite, data_dir))
         except DataError as error:
-            reason = f"no {name}: {error}; prepare the data (dystress prepare senteval)"
+            reason = f"cannot read {name}: {error}; prepare the data (dystress prepare senteval)"
             raise ParameterError("eval_transfer", reason) from error
         evaluators.append(TransferEvaluator(known[name], splits))
     return evaluators
@@ -484,7 +484,7 @@ def _numbers(
         else:
             figures[str(name)] = float(number)
     if not figures:
-        raise ValueError(f"it returns no figure, but {ignored}")
+        raise ValueError(f"it returns no number, only {ignored}")
     return figures, ignored
 
 

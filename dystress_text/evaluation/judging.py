@@ -88,7 +88,9 @@ def open_judging(
         encoder, metadata = load_model(name, None)
         checksum = checksum_of({**metadata, "model": None, "device": None})
         if checksum in searchers:
-            raise ParameterError("model", f"{name!r} is the same model as one before it")
+            raise ParameterError(
+                "model", f"{name!r} repeats an earlier model; name each model once"
+            )
         searchers[checksum] = encoder
     new = Judging(sorted(searchers), checksum_of((queries, documents)), [])
     if not folder.exists():
@@ -111,9 +113,11 @@ def open_judging(
     try:
         judging = Judging(**json.loads((folder / JUDGE).read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError) as error:
-        reason = f"{str(folder)!r} exists and is no folder of dystress judge"
+        reason = f"{str(folder)!r} exists and is no folder of dystress judge; name another"
         raise ParameterError("output", reason) from error
     if (judging.models, judging.texts) != (new.models, new.texts):
-        reason = f"the answers in {str(folder)!r} are for other models or texts"
+        reason = (
+            f"the answers in {str(folder)!r} are for other models or texts; name another folder"
+        )
         raise ParameterError("output", reason)
     return judging

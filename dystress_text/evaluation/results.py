@@ -78,12 +78,12 @@ class Result:
         if self.kind not in _FIGURES:
             raise ValueError(f"unknown group {self.group!r}")
         if _FIGURES[self.kind][0] not in self.figures:
-            raise ValueError(f"no {_FIGURES[self.kind][0]}")
+            raise ValueError(f"the figures lack {_FIGURES[self.kind][0]!r}")
         for figure in (*self.figures.values(), *self.lexical.values(), *self.dense.values()):
             if not isinstance(figure, int | float | None):
-                raise TypeError("figures are numbers")
+                raise TypeError("figures must be numbers")
         if len({len(np.asarray(values, np.float64)) for values in self.each.values()}) > 1:
-            raise ValueError("each: of different lengths")
+            raise ValueError("the lists in each differ in length")
 
     @classmethod
     def of_entry(

@@ -262,7 +262,7 @@ def _by_id(values: Any) -> dict[str, Any]:
     items = dict(values if isinstance(values, Mapping) else enumerate(values))
     by_id = {str(name): value for name, value in items.items()}
     if len(by_id) < len(items):
-        raise DataError("two ids are the same text")
+        raise DataError("two ids are equal as strings")
     return by_id
 
 
@@ -280,7 +280,7 @@ def _collection(
         elif score > 0:
             relevant.setdefault(query, {})[document] = score
     if not relevant:
-        reason = f"no query has a relevant document; {ignored} judgements are of missing ones"
+        reason = f"no query has a relevant document; {ignored} judgements name missing ones"
         raise DataError(f"{name}: {reason}")
     asked = {query: text for query, text in queries.items() if query in relevant}
     return Collection(name, documents, asked, relevant, len(queries) - len(asked), ignored)

@@ -225,7 +225,9 @@ def _suite(settings: SentEvalSettings) -> list[Evaluator]:
                 evaluator = evaluator_of(task, folder, f"{settings.suite}/{kind}", settings.mode)
             except DataError as error:
                 ways = "run dystress prepare senteval, name other --tasks, or use --suite mini"
-                raise ParameterError("data_dir", f"no {task.name}: {error}; {ways}") from error
+                raise ParameterError(
+                    "data_dir", f"cannot read {task.name}: {error}; {ways}"
+                ) from error
             evaluator.details = {**evaluator.details, "data_variant": variant}
             evaluators.append(evaluator)
     return evaluators

@@ -131,7 +131,7 @@ class SentEvalSettings:
         object.__setattr__(self, "model", [model_name(model) for model in self.model])
         for model in self.model:
             if model == _OLD_NAME and not Path(model).is_dir():
-                raise ParameterError("model", f"{model!r} of 0.2 is {LEXICAL!r}")
+                raise ParameterError("model", f"{model!r} is now called {LEXICAL!r}")
         applies = "transfer" not in chosen or "sts" in chosen or self.retrieval or self.pairs
         if self.model == [LEXICAL] and not applies:
             reason = "the lexical baseline applies to sts and search, not to transfer tasks"

@@ -183,7 +183,7 @@ def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
         for weights in folder.glob("*.safetensors*"):
             weights.unlink()
     else:
-        raise ParameterError("to", "onnx has no form of a hybrid model; native can hold it")
+        raise ParameterError("to", "onnx cannot hold a hybrid model; native can")
     write_graph(model, folder)
 
 
@@ -226,9 +226,9 @@ def check_push(repository: str) -> None:
         owners = [user["name"], *(each["name"] for each in user.get("orgs", ()))]
         owner = repository.rpartition("/")[0] or user["name"]
         if owner not in owners:
-            raise ValueError(f"the token is of {', '.join(owners)}, not of {owner}")
+            raise ValueError(f"the token belongs to {', '.join(owners)}, not to {owner}")
         if user.get("auth", {}).get("accessToken", {}).get("role") == "read":
-            raise ValueError("the token may only read")
+            raise ValueError("the token is read-only; use one with write access")
 
 
 def _push(folder: Path, repository: str, model: Path) -> None:

@@ -387,7 +387,7 @@ def _check_vocabulary(tokenizer: Any, sentences: list[str], name: str) -> None:
     share = ids.count(unknown) / max(1, len(ids))
     reason = (
         f"{100 * share:.0f} % of the tokens of {name!r} are unknown: name an encoder whose "
-        "vocabulary has the script of the text (static with vocabulary text has)"
+        "vocabulary covers the script of the text (as static with vocabulary text does)"
     )
     if share >= REFUSED:
         raise ParameterError("model_name_or_path", reason)

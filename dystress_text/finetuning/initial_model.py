@@ -143,7 +143,7 @@ def load_initial_model(
     if name == STATIC:
         return _static(None, settings, given, texts, language, distilled)
     for option in {"vocabulary", "dim"}.intersection(given):
-        reason = f"is of --model_name_or_path {STATIC}; {name!r} has its own"
+        reason = f"applies only to --model_name_or_path {STATIC}; {name!r} has its own"
         raise ParameterError(option, reason)
     loaded = _load(name, settings)
     if isinstance(loaded, SentenceTransformer) and is_static(loaded):
@@ -195,9 +195,13 @@ def _parts_of_encoder(encoder: PretrainedEncoder, settings: TextSettings) -> _Pa
     pooler = settings.pooler_type
     module = encoder.module
     if pooler not in POOLERS:
-        raise ParameterError("pooler_type", f"no {pooler!r}; known: {', '.join(POOLERS)}")
+        raise ParameterError(
+            "pooler_type", f"unknown pooler {pooler!r}; known: {', '.join(POOLERS)}"
+        )
     if pooler in FIRST and attends_to_the_left_only(encoder.transformer):
-        reason = f"{pooler} is the first token, which in this decoder sees no other; take {LAST}"
+        reason = (
+            f"{pooler} pools the first token, which attends to no other in a decoder; use {LAST}"
+        )
         raise ParameterError("pooler_type", reason)
     modules = [module, *pooling_modules(pooler, module)]
     kind = "SimCSE checkpoint" if encoder.is_simcse else "encoder"
@@ -213,7 +217,7 @@ def _parts_of_model(
     modules = list(model)
     kinds = ", ".join(type(module).__name__ for module in modules)
     if not isinstance(modules[0], Transformer):
-        reason = f"is made of {kinds}; training needs Transformer or StaticEmbedding first"
+        reason = f"has the modules {kinds}; the first must be Transformer or StaticEmbedding"
         raise ParameterError("model_name_or_path", f"{name!r} {reason}")
     pooler = pooler_of(model)
     if pooler in FIRST and settings.pooler_type in FIRST:

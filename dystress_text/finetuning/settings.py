@@ -39,14 +39,14 @@ class TextSettings:
     )
     hybrid: str | None = option(
         None,
-        "static: a sentence-transformers model, folder or hub name. The saved model joins its "
-        "embedding, whose weights stay fixed, the counts of the text's words, and the static one. "
-        "lexical: without such a model. Without --vocabulary a new table takes its vocabulary.",
+        "static: folder or hub name of a sentence-transformers model. The saved model combines its "
+        "embeddings, which stay fixed, with word counts and the static embedding; lexical leaves "
+        "such a model out. A new table takes its vocabulary unless --vocabulary is given.",
     )
     distill: str | None = option(
         None,
-        "static: the same with vectors of words, fitted to the model's embeddings of the text, in "
-        "place of the model, which a search then does not need.",
+        "static: like --hybrid, but word vectors that are fitted to the model's embeddings of the "
+        "training text replace the model, so that search does not need it.",
     )
     pooler_type: str = option(
         "cls",
@@ -57,12 +57,12 @@ class TextSettings:
         None, "All dropout rates of the encoder; default its own.", interval="[0, 1)"
     )
     mlp_head: bool | None = option(
-        None, "Train a head, dense + tanh; default as in SimCSE: with cls only."
+        None, "Train a head, dense + tanh; by default, as in SimCSE, only with cls pooling."
     )
     mlp_only_train: bool | None = option(
         None,
-        "Drop the head after training; no keeps it in the model. Default as in SimCSE: no with "
-        "--supervised and cls, else yes. The head of a loaded model is kept.",
+        "Use the head in training only; no saves it with the model. Default as in SimCSE: no with "
+        "--supervised and cls, else yes. The head of a loaded model is always kept.",
         nargs="?",
         const=True,
     )
@@ -86,7 +86,7 @@ class TextSettings:
     )
     crop_min: float = option(0.2, "crop: least share of a sample in a crop.", interval="(0, 1]")
     crop_max: float = option(
-        0.6, "crop: greatest share; uniform between the two.", interval="(0, 1]"
+        0.6, "crop: greatest share; shares are uniform between the two.", interval="(0, 1]"
     )
     held_out: int = option(
         500,
@@ -111,7 +111,10 @@ class TextSettings:
         False, "Add a masked-language-model loss on the same sentences and encoder."
     )
     mlm_weight: float = option(
-        0.1, "do_mlm: weight of that loss.", interval="[0, inf)", needs="do_mlm"
+        0.1,
+        "do_mlm: weight of the masked-language-model loss.",
+        interval="[0, inf)",
+        needs="do_mlm",
     )
     mlm_probability: float = option(
         0.15, "do_mlm: share of masked tokens.", interval="(0, 1)", needs="do_mlm"

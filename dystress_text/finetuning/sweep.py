@@ -160,7 +160,7 @@ def sets_of(options: Any) -> list[EvaluationSet]:
         sets.append(EvaluationSet("--tasks", task.name, task.name, checksum))
         missing = [folder / name for name in task.files if not (folder / name).is_file()]
         if missing and not options.dry_run:
-            reason = f"no {missing[0]}: run dystress prepare senteval; --suite mini and --pairs "
+            reason = f"lacks {missing[0]}: run dystress prepare senteval; --suite mini and --pairs "
             raise ParameterError("data_dir", f"{reason}need no data")
     pairs = [read_scored_pairs(source, "pairs") for source in options.pairs]
     check_distinct("pairs", [each.name for each in pairs])

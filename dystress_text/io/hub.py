@@ -70,7 +70,7 @@ def model_file(name: str, file: str) -> Path | None:
             raise  # the network failed
         folder = file_download.repo_folder_name(repo_id=name, repo_type="model")
         if not (Path(constants.HF_HUB_CACHE) / folder).is_dir():
-            reason = "no folder here, not in the cache, and the hub is out of reach"
+            reason = "not a folder and not in the cache, and the hub cannot be reached"
             raise UserError(f"{name!r} is {reason}") from error
     except EntryNotFoundError:
         pass
@@ -95,4 +95,4 @@ def published_file(filename: str, then: Callable[[str], R], otherwise: str) -> R
     except UserError:
         raise
     except Exception as error:  # of the network, the hub or the file system
-        raise UserError(f"{otherwise}. The hub did not help: {reason_of(error)}") from error
+        raise UserError(f"{otherwise}. Download from the Hub failed: {reason_of(error)}") from error

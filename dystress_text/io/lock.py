@@ -51,7 +51,9 @@ def _acquire(lock: FileLock, file: Path) -> None:
     try:
         lock.acquire()
     except Timeout as error:
-        raise UserError(f"{str(file)!r} is in use by another process") from error
+        raise UserError(
+            f"{str(file)!r} is in use by another process; wait until it ends"
+        ) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

@@ -122,7 +122,9 @@ class _LogSumExps(torch.autograd.Function):
     def backward(ctx: Any, *every_grad: Tensor) -> tuple[Tensor | None, ...]:
         # torch's once_differentiable would not raise: the incoming gradient requires none
         if torch.is_grad_enabled():
-            raise RuntimeError("second derivatives of a loss (create_graph=True): blockwise=False")
+            raise RuntimeError(
+                "second derivatives of a loss (create_graph=True) need blockwise=False"
+            )
         (grads,) = every_grad  # (k, rows)
         matrix: _Matrix = ctx.matrix
         pairs = matrix.pairs

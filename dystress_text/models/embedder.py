@@ -129,7 +129,7 @@ def _check_weights(first: Any) -> None:
     table = first if isinstance(first, StaticEmbedding) else first.model.get_input_embeddings()
     tokens = 1 + max(first.tokenizer.get_vocab().values())
     if tokens > table.num_embeddings:
-        reason = f"{tokens:,} tokens, its table only {table.num_embeddings:,} rows"
+        reason = f"{tokens:,} tokens, but its table has only {table.num_embeddings:,} rows"
         raise ParameterError("model_name_or_path", f"its tokenizer has {reason}")
 
 
@@ -348,5 +348,7 @@ def check_views(embedder: Embedder) -> None:
     with torch.no_grad(), torch.random.fork_rng(devices):
         first, second = in_training(ids.to(device).repeat(2), lengths)
     if torch.equal(first, second):
-        reason = "this encoder has none, so two views of a text are equal; give a rate or use crops"
+        reason = (
+            "this encoder has none, so both views of a text are equal; give a rate or use crops"
+        )
         raise ParameterError("dropout", reason)

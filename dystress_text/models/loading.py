@@ -123,7 +123,7 @@ def load_encoder(name_or_path: str, dropout: float | None = None) -> PretrainedE
             renamed = {r"^mlp\.dense\.": f"{info['prefix']}.pooler.dense."}
         module = _load(name_or_path, "cpu", renamed, dropout)[0]
         if not isinstance(module, Transformer):
-            raise UserError(f"{name_or_path!r} has no transformer, so no pooler to choose")
+            raise UserError(f"{name_or_path!r} has no transformer, so its pooler is fixed")
         transformer = transformer_of(module)
         _check_weights(name_or_path, info)
         _check_tokenizer(name_or_path, module)

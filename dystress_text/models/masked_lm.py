@@ -83,7 +83,7 @@ def load_lm_head(name_or_path: str, transformer: PreTrainedModel) -> nn.Module:
     """
     kind = transformer.config.model_type
     if kind not in HEADS:
-        raise ParameterError("do_mlm", f"no head for {kind!r}; known: {', '.join(HEADS)}")
+        raise ParameterError("do_mlm", f"not supported for {kind!r}, only for {', '.join(HEADS)}")
     with readable(name_or_path):
         model, info = AutoModelForMaskedLM.from_pretrained(
             name_or_path,

@@ -168,7 +168,7 @@ def _residual(block: Any, x: Tensor, residual: Tensor) -> Tensor:
 
 
 def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
-    """Return the self-attention of packed tokens (tokens, dim).
+    """Return the self-attention of tokens, (tokens, dim), or with ``first_only`` (rows, dim).
 
     Only attention needs padded rows.
     """

@@ -77,9 +77,9 @@ def _check_launch(accelerator: Accelerator, batch_size: int) -> None:
         )
     kind = accelerator.distributed_type.value
     if kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
-        raise UserError(f"{kind} is not supported: every process holds the whole model")
+        raise UserError(f"{kind} is not supported: launch with one whole model per process")
     if batch_size % count:
-        reason = f"{batch_size} does not divide among {count} processes"
+        reason = f"must be divisible by {count}, the number of processes; got {batch_size}"
         raise ParameterError("train_batch_size", reason)
 
 

@@ -50,7 +50,7 @@ class BatchOrder:
         return self.size // self.batch_size
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
-        """Return the sample indices of this process, (batches, batch_size / world_size)."""
+        """Return this process's sample indices of an epoch, (batches, batch_size / world_size)."""
         order = np.random.default_rng([self.seed, epoch]).permutation(self.size)
         by_rank = order[: len(self) * self.batch_size].reshape(len(self), self.world_size, -1)
         return np.ascontiguousarray(by_rank[:, self.rank])
@@ -61,7 +61,7 @@ def count_steps(batches: int, settings: TrainingSettings) -> tuple[int, int]:
     accumulation = settings.gradient_accumulation_steps
     per_epoch = batches // accumulation
     if per_epoch == 0:
-        reason = f"{accumulation} batches per step, but an epoch has {batches}"
+        reason = f"must be at most {batches}, the batches of an epoch; got {accumulation}"
         raise ParameterError("gradient_accumulation_steps", reason)
     most = settings.max_steps
     if settings.num_train_epochs is None and most > 0:

@@ -350,7 +350,9 @@ class Trainer:
         value = metrics.get(name, math.nan)
         best = state.best_metric
         if best is None and math.isnan(value):
-            raise TrainingError(f"no finite {name}, as if embeddings were equal or not finite")
+            raise TrainingError(
+                f"{name} is not finite: all embeddings are equal, or some are not finite"
+            )
         if best is None or value > best:
             if state.best_step != state.step:
                 self._save()
