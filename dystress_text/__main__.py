@@ -23,7 +23,7 @@ COMMANDS = {  # modules of ``programs`` with ``main``, loaded when called, and w
     "senteval": "evaluate a model on the STS and transfer tasks",
     "judge": "compare models by your own judgements of what they find",
     "prepare": "get data sets ready",
-    "audit": "which constant temperature a loss amounts to, from a run's log",
+    "audit": "find the constant temperature that the loss of a run amounts to",
     "export": "copies for transformers, ONNX Runtime, the hub",
     "sweep": "train and evaluate many configurations with several seeds",
     "report": "tables and pages of runs, with paired differences",

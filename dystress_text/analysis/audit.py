@@ -186,7 +186,7 @@ def nearest_constant(taus: Floats, distances: Floats) -> tuple[float, float]:
 
     Args:
         taus: the constants, at equal steps of their logarithm, (constants,).
-        distances: of each constant, (constants,).
+        distances: the distance to each constant, (constants,).
     """
     least = int(np.argmin(distances))
     if least in (0, len(taus) - 1):
@@ -216,5 +216,4 @@ def summary(audit: Audit) -> str:
 
 
 def to_json(audit: Audit) -> dict[str, Any]:
-    """Return the content of ``audit.json``."""
     return {**vars(audit), "equivalent": audit.equivalent}

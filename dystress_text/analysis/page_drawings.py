@@ -181,7 +181,7 @@ def _histograms(record: RunRecord) -> list[Picture]:
 
 
 def _uri(figure: Figure) -> str:
-    """Return a figure as a data URI."""
+    """Return a matplotlib figure as a data URI."""
     with io.BytesIO() as drawn:
         figure.savefig(drawn, format="svg", metadata={"Date": None})
         content = base64.b64encode(drawn.getvalue()).decode("ascii")

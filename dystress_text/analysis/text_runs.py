@@ -169,7 +169,7 @@ def read_text_runs(
 
 
 def evaluated_models(results: Mapping[str, Sequence[Result]]) -> TextRuns:
-    """Return the models of results that were measured together, by the names that the user gave."""
+    """Return the models that were evaluated together, under the names that the user gave them."""
     models = [_evaluated(name, of_model, {}) for name, of_model in results.items() if of_model]
     trained = [model.name for model in models if not model.is_reference]
     return TextRuns({}, models, (), next(iter(trained), ""))

@@ -182,7 +182,7 @@ def scored(rows: Iterable[Row]) -> StsPairs:
 
 
 def joined(subsets: Sequence[StsPairs], name: str) -> StsPairs:
-    """Return the pairs of all subsets as one set."""
+    """Concatenate all subsets."""
     first = chain.from_iterable(pairs.first for pairs in subsets)
     second = chain.from_iterable(pairs.second for pairs in subsets)
     scores = np.concatenate([pairs.scores for pairs in subsets])

@@ -212,7 +212,6 @@ def _own_data(
 
 
 def _suite(settings: SentEvalSettings) -> list[Evaluator]:
-    """Return evaluators of the tasks in the settings."""
     folder = suite_folder(settings.suite, settings.data_dir)
     tasks = choose(settings.suite, settings.tasks or [])
     variant = variant_of(folder)

@@ -25,8 +25,9 @@ _OLD_NAME = "words"  # the lexical baseline in 0.2
 def _language_option() -> Any:
     return option(
         None,
-        "language whose stems and stop words the lexical baseline counts, such as german; none for "
-        "words and their first letters; default: the one whose stop words a set uses most",
+        "language whose stems and stop words the lexical baseline uses, such as german; none: it "
+        "counts words and their first letters; default: the language whose stop words are "
+        "most frequent in a set",
         choices=(NO_LANGUAGE, *LANGUAGES),
         metavar="NAME",
     )
@@ -107,7 +108,7 @@ class SentEvalSettings:
     )
     suite: str = option(
         "senteval",
-        "senteval, or mini: small sets that come with the package",
+        "senteval, or mini, the small sets that come with the package",
         choices=tuple(SUITES),
     )
     mode: str = option(

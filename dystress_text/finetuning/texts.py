@@ -178,7 +178,9 @@ def training_text(settings: TextSettings) -> TrainingText:
     names = settings.train_file
     if names is None or names == [DOCUMENTATION]:
         if settings.supervised:
-            raise ParameterError("supervised", f"needs rows of texts as --train_file: {FORMATS}")
+            raise ParameterError(
+                "supervised", f"needs a --train_file with rows of texts: {FORMATS}"
+            )
         path = wiki1m(settings.data_dir) if names is None else write_documentation_corpus()
         return plain_text(path)
     files = [file for name in names for file in _files_of(name)]
@@ -205,7 +207,7 @@ def _text_of(name: str, settings: TextSettings) -> TrainingText:
     if ending_of(name) not in ("", ".txt"):
         raise ParameterError("train_file", f"{name!r}: expected {FORMATS}")
     if settings.supervised:
-        reason = f"needs a table as --train_file: {', '.join(READERS)}"
+        reason = f"needs a table ({', '.join(READERS)}) as --train_file"
         raise ParameterError("supervised", reason)
     if settings.text_columns is not None:
         raise ParameterError("text_columns", f"{name!r} is a text file without columns")

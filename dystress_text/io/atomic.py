@@ -37,12 +37,10 @@ def to_json(value: Any, indent: int | None = None) -> str:
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Write a JSON file atomically."""
     write_text(file, to_json(value, indent=1) + "\n")
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a text file in UTF-8 atomically."""
     write_bytes(file, text.encode())
 
 

@@ -46,11 +46,12 @@ def blockwise_logsumexps(
 
     Args:
         pairs: anchors and candidates.
-        reweighting: from similarities to logits; its parameters get gradients.
+        reweighting: maps similarities to logits; its parameters get gradients.
         detach: whether the temperature is a constant in the gradient by the similarities.
 
     Raises:
-        RuntimeError: from a backward with ``create_graph=True``; ``blockwise=False`` allows it.
+        RuntimeError: the backward is called with ``create_graph=True``, which needs
+            ``blockwise=False``.
     """
     block = CPU_BLOCK if pairs.anchors.device.type == "cpu" else DEVICE_BLOCK
     # its state may change before the backward

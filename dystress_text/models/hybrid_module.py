@@ -115,7 +115,6 @@ class DistilledPart(nn.Module):
         self.rows = nn.Parameter(rows)
 
     def get_embedding_dimension(self) -> int:
-        """Return the numbers of the part."""
         return self.rows.shape[1]
 
     def preprocess(self, inputs: Sequence[str], **_: Any) -> dict[str, Any]:
@@ -162,7 +161,6 @@ class LexicalPart(nn.Module):
         self.register_buffer("hashes", numbers, persistent=False)
 
     def get_embedding_dimension(self) -> int:
-        """Return the numbers of the part."""
         return int(self.settings["dim"])
 
     def preprocess(
@@ -224,7 +222,7 @@ class HybridEmbedding(nn.Module):
     ) -> dict[str, Any]:
         """Return the features of all parts, under names such as ``lexical:tokens``.
 
-        Features of the dense model, or else of the table, have their usual names.
+        Features of the dense model (of the table if there is none) have no such prefix.
         """
         prompt = prompt or ""
         prompts = {"dense": prompt.removeprefix(DOCUMENT)}

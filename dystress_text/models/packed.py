@@ -210,7 +210,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     this is ``F.dropout``.
 
     Args:
-        x: of any shape.
+        x: a tensor of any shape.
         rate: the probability of a zero, below 1. Other entries are scaled up to preserve the mean.
     """
     if x.device.type != "cpu":

@@ -76,7 +76,6 @@ def _averages_as(pooler: str, weighted: nn.Module | None) -> bool:
 
 
 def averages_layers(pooler: str) -> bool:
-    """Return whether a pooler averages over layers."""
     return len(AVERAGED.get(pooler, ())) > 1
 
 

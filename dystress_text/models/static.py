@@ -82,7 +82,6 @@ def new_static(tokenizer: Tokenizer, dim: int, normalize: bool) -> SentenceTrans
 
 
 def tokenizer_of(model: SentenceTransformer) -> Tokenizer:
-    """Return the tokenizer of a static model."""
     return cast(StaticEmbedding, model[0]).tokenizer
 
 

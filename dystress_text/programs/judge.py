@@ -33,12 +33,12 @@ def make_parser() -> OneLineParser:
     add("--queries", nargs=1, required=True, metavar="FILE", help="a query a line, or a table")
     help = "folder of the judgements, a collection in BEIR's layout"
     add("--output", type=Path, required=True, metavar="FOLDER", help=help)
-    help = "r, n or s for each document that is left, in place of keys"
+    help = "file with r, n or s for each document that is left, read in place of keys"
     add("--answers", type=Path, metavar="FILE", help=help)
     return parser
 
 
-@program("dystress judge", "interrupted; the answers are saved, and the same command goes on")
+@program("dystress judge", "interrupted; the answers are saved. Run the same command to go on")
 def main(argv: list[str]) -> None:
     options = make_parser().parse_args(argv)
     if options.answers is None and not sys.stdin.isatty():

@@ -47,7 +47,7 @@ def make_parser() -> OneLineParser:
         nargs="+",
         type=int,
         default=[0, 1, 2],
-        help="of every configuration (default 0 1 2)",
+        help="seeds to train each configuration with (default 0 1 2)",
     )
     add = parser.add_argument_group("how").add_argument
     add(
@@ -75,7 +75,7 @@ def make_parser() -> OneLineParser:
         "--suite",
         choices=("senteval", "mini"),
         default="senteval",
-        help="of the evaluation (default senteval)",
+        help="suite of the evaluation tasks (default senteval)",
     )
     add("--data_dir", help="folder of prepared data, for training and evaluation")
     add(

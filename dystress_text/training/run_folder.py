@@ -69,7 +69,6 @@ def write_record(folder: Path, record: RunRecord) -> None:
 
 
 def read_record(folder: Path) -> RunRecord:
-    """Return the record of the run in a folder."""
     values = read_json(folder / RECORD)
     try:
         return RunRecord.from_json(values)
@@ -237,7 +236,7 @@ def finished_record(
 
 
 def prepare_folder(folder: Path, settings: TrainingSettings, record: RunRecord) -> None:
-    """Create the folder of a run and write its record; without a checkpoint, start again."""
+    """Create the folder of a run; unless a checkpoint is resumed, remove the earlier run."""
     if folder.name == REPLACING and not settings.resumes:
         shutil.rmtree(folder, ignore_errors=True)  # an abandoned replacement
     folder.mkdir(parents=True, exist_ok=True)
