@@ -68,7 +68,7 @@ def train(
         >>> seen = ("sun", "sea", "car", "road")
         >>> lines = [f"The {a} sees the {b}." for a in ("cat", "dog", "man") for b in seen]
         >>> run = train("own-text", texts=lines, output_dir="mine", max_steps=2)
-        static: 8,192 word pieces, 1024 numbers each
+        reading list of 12 texts
         ...
         >>> run.folder
         PosixPath('mine')
