@@ -88,9 +88,7 @@ def open_judging(
         encoder, metadata = load_model(name, None)
         checksum = checksum_of({**metadata, "model": None, "device": None})
         if checksum in searchers:
-            raise ParameterError(
-                "model", f"{name!r} repeats an earlier model; name each model once"
-            )
+            raise ParameterError("model", f"{name!r} repeats a model; name each once")
         searchers[checksum] = encoder
     new = Judging(sorted(searchers), checksum_of((queries, documents)), [])
     if not folder.exists():
@@ -116,8 +114,6 @@ def open_judging(
         reason = f"{str(folder)!r} exists and is no folder of dystress judge; name another"
         raise ParameterError("output", reason) from error
     if (judging.models, judging.texts) != (new.models, new.texts):
-        reason = (
-            f"the answers in {str(folder)!r} are for other models or texts; name another folder"
-        )
+        reason = f"{str(folder)!r} judges other models or texts; name another folder"
         raise ParameterError("output", reason)
     return judging

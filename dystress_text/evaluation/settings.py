@@ -25,9 +25,8 @@ _OLD_NAME = "words"  # the lexical baseline in 0.2
 def _language_option() -> Any:
     return option(
         None,
-        "language whose stems and stop words the lexical baseline uses, such as german; none: it "
-        "counts words and their first letters; default: the language whose stop words are "
-        "most frequent in a set",
+        "language of stems and stop words in the lexical baseline, such as german; none: words and "
+        "their first letters; default: the language with the most stop words in a set",
         choices=(NO_LANGUAGE, *LANGUAGES),
         metavar="NAME",
     )

@@ -199,9 +199,7 @@ def _parts_of_encoder(encoder: PretrainedEncoder, settings: TextSettings) -> _Pa
             "pooler_type", f"unknown pooler {pooler!r}; known: {', '.join(POOLERS)}"
         )
     if pooler in FIRST and attends_to_the_left_only(encoder.transformer):
-        reason = (
-            f"{pooler} pools the first token, which attends to no other in a decoder; use {LAST}"
-        )
+        reason = f"{pooler}: the first token attends to no other in a decoder; use {LAST}"
         raise ParameterError("pooler_type", reason)
     modules = [module, *pooling_modules(pooler, module)]
     kind = "SimCSE checkpoint" if encoder.is_simcse else "encoder"

@@ -111,10 +111,7 @@ class TextSettings:
         False, "Add a masked-language-model loss on the same sentences and encoder."
     )
     mlm_weight: float = option(
-        0.1,
-        "do_mlm: weight of the masked-language-model loss.",
-        interval="[0, inf)",
-        needs="do_mlm",
+        0.1, "do_mlm: weight of the masked-token loss.", interval="[0, inf)", needs="do_mlm"
     )
     mlm_probability: float = option(
         0.15, "do_mlm: share of masked tokens.", interval="(0, 1)", needs="do_mlm"

@@ -348,7 +348,5 @@ def check_views(embedder: Embedder) -> None:
     with torch.no_grad(), torch.random.fork_rng(devices):
         first, second = in_training(ids.to(device).repeat(2), lengths)
     if torch.equal(first, second):
-        reason = (
-            "this encoder has none, so both views of a text are equal; give a rate or use crops"
-        )
+        reason = "this encoder has none, so both views of a text are equal; give one or use crops"
         raise ParameterError("dropout", reason)
