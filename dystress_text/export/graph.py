@@ -54,8 +54,8 @@ class _Graph(nn.Module):
 def write_graph(model: SentenceTransformer, folder: Path) -> None:
     """Write the graph, whose inputs are token ids and a mask, (n, length) each; token types are 0.
 
-    One output has the embedding as the state of every token: clients that pool states get the
-    embedding with any pooling.
+    One output repeats the embedding for every token, so clients that pool token states get it with
+    any pooling.
 
     Args:
         model: a model whose first module is a transformer or a static table.

@@ -25,7 +25,7 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 def content_of(settings: RunSettings, text: str, evaluation: EvaluatorList) -> dict[str, str]:
-    """Return checksums of the training text, the evaluation data and the models, by option.
+    """Return checksums of the training text, the evaluation data and the models, by description.
 
     Args:
         settings: the settings of the run.

@@ -75,7 +75,7 @@ def _over_processes(sums: Any, accelerator: Accelerator) -> list[Tensor]:
 
 
 def lines_of(sums: PairSums, compared: ConstantComparison) -> list[dict[str, Any]]:
-    """Return the log's lines for some steps.
+    """Return the lines of the log for some steps.
 
     Args:
         sums: the sums of each step, (steps, ...), on the CPU.
