@@ -46,7 +46,7 @@ class DySTreSSLoss(_Cached, nn.Module):
     a second forward pass. ``MatryoshkaLoss`` can wrap either form. The temperature is that of Manna
     et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive Learning".
 
-    The columns of the data are (anchor, positive) and any number of hard negatives. Labels are
+    The columns of the data are anchor, positive and any number of hard negatives. Labels are
     ignored.
 
     A temperature that follows the run, such as ``ScheduledTemperature``, needs

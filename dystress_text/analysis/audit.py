@@ -88,8 +88,8 @@ def audit(
         seed: the seed of the dropout.
 
     Raises:
-        UserError: the model cannot be loaded, the sentences are no texts or fill no batch, or the
-            loss has no negatives.
+        UserError: the model cannot be loaded, the sentences are not texts, or too few for a batch,
+            or the loss has no negatives.
 
     Examples:
         >>> texts = ["It rains.", "A dog ran home.", "The bank was closed.", "She sings."]
