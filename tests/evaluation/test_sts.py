@@ -14,6 +14,7 @@ from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.evaluators import PairsEvaluator
 from dystress_text.evaluation.readers import read_sts_benchmark, read_sts_subset
 from dystress_text.evaluation.sts import score_vectors, spearman
+from dystress_text.evaluation.text_encoder import TextEncoder
 
 
 def arbitrary_vectors(sentences):
