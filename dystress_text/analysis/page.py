@@ -60,11 +60,11 @@ def render_page(
     """Return an HTML page of one or several runs.
 
     Args:
-        runs: to show.
-        tables: by title.
-        notes: on the tables.
-        verdict: the first lines; those of a single run follow its outcome.
-        estimates: to draw, by set and then by name.
+        runs: the runs to show.
+        tables: tables by title.
+        notes: notes below the tables.
+        verdict: the first lines of the page; for a single run they follow its outcome.
+        estimates: figures to draw with intervals, by set and then by name.
         examples: pictures by heading, each with its description and a URI.
 
     Raises:

@@ -1,8 +1,8 @@
 """Evaluators for STS sets, scored pairs of the user, transfer tasks and search.
 
 Each measures a model while it trains, here or in sentence-transformers' trainer, and any encoder
-for the result lines of ``dystress evaluate``. In our training the main process evaluates, and the
-random state is restored afterwards: the weights are bit for bit those of a run without evaluation.
+for the result lines of ``dystress evaluate``. In this package's training the main process evaluates
+and restores the random state, so the weights are bit for bit those of a run without evaluation.
 """
 
 from __future__ import annotations

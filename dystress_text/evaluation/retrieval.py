@@ -177,7 +177,7 @@ def _dcg(gains: NDArray[Any]) -> float:
 
 
 def read_collections(paths: Sequence[str | Path]) -> list[Collection]:
-    """Read collections with distinct names.
+    """Read collections, which must have distinct names.
 
     Args:
         paths: folders, or files of judgements.

@@ -3,9 +3,9 @@
     dystress judge --model A B --train_file mine.txt --queries queries.txt --output judged
 
 For each query it shows the first five documents of each model and of BM25, shuffled and without
-names. Press r for relevant, n for not, s to skip, u to undo, q to quit. Each key is saved at once,
-and the same command goes on. At the end it prints the table of ``dystress evaluate --retrieval
-judged``. Only what was shown is judged, so use the folder for these models alone.
+names. Press r for relevant, n for not, s to skip, u to undo, q to quit. Each key is saved at once;
+to go on later, run the same command again. At the end it prints the table of ``dystress evaluate
+--retrieval judged``. Only what was shown is judged, so use the folder for these models alone.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from dystress_text.evaluation.retrieval import (
     read_collections,
 )
 from dystress_text.evaluation.settings import EvaluationSettings
+from dystress_text.evaluation.text_encoder import TextEncoder
 from dystress_text.programs.evaluate import main
 
 
