@@ -36,7 +36,8 @@ class Temperature(LossPart, ABC):
     def forward(self, similarity: Tensor) -> Tensor:
         """Return the temperature of each pair, of the shape, dtype and device of ``similarity``.
 
-        Must be elementwise and deterministic: large batches are computed block by block, twice.
+        It must be elementwise and deterministic, since large batches are computed block by block,
+        and twice.
         """
 
     def observe(self, mean_positive: Tensor) -> None:
