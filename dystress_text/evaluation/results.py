@@ -5,7 +5,6 @@ Tables show the newest result of each model on each task.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.evaluation.retrieval import GRADED, METRICS, WITH_BM25
 from dystress_text.evaluation.statistics import Estimate, estimate, without_units
-from dystress_text.io.atomic import append_json, versions
+from dystress_text.io.atomic import append_json, json_lines, versions
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.paths import distinct_names
 from dystress_text.training.run_folder import RECORD
@@ -193,8 +192,9 @@ def result_file(folder: Path) -> Path | None:
 def open_results(file: Path) -> None:
     """Create a result file, or check that an existing one can be read and written."""
     with _locked(file):
+        if file.is_file():
+            read_results(file)  # first, as the last line of another file must stay
         append_json(file)
-        read_results(file)
 
 
 def append(file: Path, result: Result) -> None:
@@ -218,17 +218,10 @@ def read_results(file: Path) -> list[Result]:
     """Return the lines of a result file, oldest first."""
     known = {entry.name for entry in fields(Result)}
     results = []
-    try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, values in json_lines(file).items():
         try:
-            values = json.loads(line)
             results.append(Result(**{name: values[name] for name in values if name in known}))
-        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise UserError(f"{file}: line {number} is not a result: {error}") from error
     return results
 

@@ -18,6 +18,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from dystress_text.errors import UserError
+
 MODEL_STAGING = ".model-writing"
 
 
@@ -62,6 +64,30 @@ def append_json(file: Path, *values: Any) -> None:
                 stream.truncate(end - len(last))
         for value in values:
             stream.write(f"{to_json(value)}\n".encode())
+
+
+def json_lines(file: Path) -> dict[int, Any]:
+    """Return the values of :func:`append_json` by the number of their line, from 1.
+
+    A last line that was cut off is left out.
+
+    Raises:
+        UserError: the file cannot be read, or a line is not JSON.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
+    values = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            if line.strip():
+                values[number] = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            is_cut_off = number == len(lines) and line.startswith("{")
+            if not is_cut_off:
+                raise UserError(f"{file}: line {number} is not JSON: {error}") from error
+    return values
 
 
 def write_bytes(file: Path, content: bytes) -> None:

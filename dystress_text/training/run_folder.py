@@ -46,7 +46,8 @@ MODEL_FILES = (
     "model.safetensors.index.json",
     "projector.safetensors",
 )
-EVALUATIONS = ("results.jsonl", "senteval-*.json", "vision-*.jsonl")  # 0.2 wrote the second
+# 0.2 wrote those without an l
+EVALUATIONS = ("results.jsonl", "senteval-*.json", "vision-*.jsonl", "vision-*.json")
 FILES = (LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES)
 _STEP = re.compile(r"checkpoint-(\d+)")
 
