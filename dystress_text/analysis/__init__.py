@@ -1,4 +1,4 @@
 """Finished runs: reading, comparison, tables, pages, curves and audits.
 
-Imports ``evaluation`` and the rooms below it. Programs: ``dystress report``, ``dystress audit``.
+Imports ``evaluation`` and the layers below it. Programs: ``dystress report``, ``dystress audit``.
 """

@@ -157,7 +157,7 @@ def groups_of(models: Sequence[Evaluated]) -> list[Group]:
 
 
 def _group(key: str, tasks: list[str], results: Sequence[Mapping[str, Result]]) -> Group:
-    """Return a table from its tasks and the results of each model by main column."""
+    """Return the table with a key; ``results`` has for each model its results by main column."""
     suite, _, kind = key.partition("/")
     try:
         if not kind:
@@ -194,10 +194,7 @@ def compare(compared: TextRuns) -> list[Comparison]:
 def _comparison(
     compared: TextRuns, group: Group, column: str, name: str, other: str
 ) -> list[Comparison]:
-    """Return the comparison of two names in a column; [] without figures of a common seed.
-
-    [] if they have no figures or no seed in common.
-    """
+    """Return the comparison of two names in a column; [] without figures of a common seed."""
     ours, theirs = (group.estimates(compared.by_seed(each), column) for each in (name, other))
     if None not in ours and None not in theirs:  # paired by seed
         ours = {seed: each for seed, each in ours.items() if seed in theirs}

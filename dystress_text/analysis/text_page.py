@@ -57,10 +57,7 @@ def text_page(compared: TextRuns) -> str:
 
 
 def _samples(record: RunRecord) -> Table:
-    """Return a table row for each sample: the text, and its nearest texts by each model.
-
-    the text, and its nearest texts according to each model.
-    """
+    """Return a table row for each sample: the text, and its nearest texts by each model."""
     rows = [["text", *record.samples]]
     for of_text in zip(*record.samples.values(), strict=True):
         nearest = ["\n\n".join(others) for _, *others in of_text]

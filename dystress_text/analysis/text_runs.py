@@ -195,7 +195,7 @@ def baseline_named(wanted: str | None, losses: Mapping[str, str]) -> str:
 
 
 def _of_models(place: Path) -> list[Result]:
-    """Return the results in a file, a folder or its subfolders, without those of runs."""
+    """Return the results in a file, or in a folder and its subfolders that hold no run."""
     if place.suffix == ".jsonl":
         results = read_results(place)
         if not results:

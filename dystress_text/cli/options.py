@@ -127,10 +127,7 @@ def default_of(entry: Field[Any]) -> Any:
 
 @contextmanager
 def options_in_python(*groups: Any) -> Iterator[None]:
-    """In this context, errors write ``--option`` as ``option`` or ``option=True``, as in Python.
-
-    ``option``, or ``option=True``.
-    """
+    """In this context, errors write ``--option`` as ``option`` or ``option=True``, as in Python."""
     try:
         yield
     except (UserError, Interrupted) as error:

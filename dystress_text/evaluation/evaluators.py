@@ -131,7 +131,7 @@ class Evaluator(SentenceEvaluator):
         return {}
 
     def dense_figures(self, encoder: TextEncoder) -> dict[str, Any]:
-        """Return the figures of a hybrid's dense model, except for classifiers."""
+        """Return the figures of a hybrid's dense model; {} for other models and for classifiers."""
         if encoder.dense is None or not self.has_baseline:
             return {}
         return self.figures(encoder.dense)

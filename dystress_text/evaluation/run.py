@@ -187,7 +187,7 @@ def _lexical_figures(evaluators: Sequence[Evaluator], language: str | None) -> l
 
 
 def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
-    """Return the pooler for a model; refuse a model that cannot be evaluated."""
+    """Return the pooler to evaluate a model with; None for its own pooling."""
     if len(settings.model) > 1 and is_sentence_transformer(model_path(model)):
         return None
     if settings.pooler_type is None:

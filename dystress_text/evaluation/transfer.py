@@ -43,8 +43,8 @@ def evaluate_transfer(
 
     Returns:
         ``accuracy`` x 100: the mean over the outer folds, or the accuracy on the test split.
-        ``dev_accuracy`` x 100: the accuracy on the rows that selected l2; the mean over the outer
-        folds.
+        ``dev_accuracy`` x 100: the best accuracy on the rows that select l2, as a mean over the
+        outer folds if there are any.
     """
     recipe = RECIPES[mode]
     problem = _prepare(splits, embed, recipe)

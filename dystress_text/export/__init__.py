@@ -1,4 +1,4 @@
 """Copies of a model for other software, and the model card.
 
-Imports ``evaluation`` and the rooms below it. Program: ``dystress export``.
+Imports ``evaluation`` and the layers below it. Program: ``dystress export``.
 """

@@ -97,7 +97,8 @@ class Corpus:
     def distinct(self) -> Self:
         """Return the corpus without samples whose tokens equal those of an earlier sample.
 
-        With several columns its batches also have ids of the texts, equal for equal texts.
+        With several columns, batches also have ``texts``: ids of anchors and positives, by which
+        the loss recognises equal texts.
         """
         return replace(self, chosen=self.first, identifies=self.columns > 1)
 

@@ -98,7 +98,7 @@ def _chosen(roles: Mapping[str, Role], most: int, random: np.random.Generator) -
 
 
 def _embed(teacher: SentenceTransformer, roles: Mapping[str, Role], bar: tqdm[None]) -> Floats:
-    """Return unit vectors of texts, which are given by role, (texts, dim)."""
+    """Return unit vectors of the texts in ``roles``, each encoded in its role, (texts, dim)."""
     vectors: dict[str, Floats] = {}
     for role in sorted(set(roles.values())):
         texts = [text for text in roles if roles[text] == role]

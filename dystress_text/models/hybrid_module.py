@@ -205,7 +205,7 @@ class HybridEmbedding(nn.Module):
 
     @property
     def model(self) -> SentenceTransformer:
-        """The dense model, else the table."""
+        """The part ``dense`` if there is one, else the part ``table``."""
         return cast(SentenceTransformer, self.parts[self._main])
 
     @property
@@ -238,7 +238,7 @@ class HybridEmbedding(nn.Module):
         return features
 
     def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, (n, dim), of length 1."""
+        """Set ``sentence_embedding`` to the weighted vectors of all parts, joined: (n, dim)."""
         vectors = []
         main: dict[str, Any] = self.model(features, **options)
         dtype = main["sentence_embedding"].dtype
@@ -265,7 +265,7 @@ class HybridEmbedding(nn.Module):
 
     @property
     def max_seq_length(self) -> int | None:
-        """The greatest number of tokens that the dense model reads."""
+        """The greatest number of tokens that :attr:`model` reads."""
         return self.model.max_seq_length
 
     @max_seq_length.setter

@@ -147,7 +147,7 @@ def idf(texts: int, texts_with: Tensor) -> Tensor:
 def initialize_by_idf(
     model: SentenceTransformer, texts_with: Tensor, texts: int, seed: int
 ) -> None:
-    """Initialise the vectors of a static model as N(0, 0.1) x idf / mean idf.
+    """Draw the vectors of a static model, with standard deviation 0.1 times idf / mean idf.
 
     Args:
         model: a static model.

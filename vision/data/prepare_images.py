@@ -91,7 +91,7 @@ def _image_folder(entry: ImageData, request: Request) -> Manifest:
 
 
 def _class_list(entry: ImageData, request: Request, staging: Path) -> Manifest:
-    """Record a list of classes (folder names, one a line) of the prepared ImageNet."""
+    """Prepare a subset of the prepared ImageNet: the names of its class folders, one a line."""
     base = read_manifest(request.root / "imagenet1k")
     classes = request.classes
     if base is None or base.folder is None:

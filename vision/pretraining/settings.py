@@ -130,7 +130,7 @@ def _reworded(name: str, help: str) -> Any:
 
 @dataclass(frozen=True)
 class VisionEngineSettings(TrainingSettings):
-    """The training loop."""
+    """Options of the training loop, with defaults and help for images."""
 
     output_dir: str = option("out_vision", "Where the encoder, the log and checkpoints go.")
     learning_rate: float = _reworded("learning_rate", "Peak learning rate, before --lr_scaling.")
