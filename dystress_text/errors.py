@@ -32,7 +32,7 @@ class UserError(Exception):
         ...     train("own-txt")
         ... except UserError as error:
         ...     print(error)
-        preset: no 'own-txt' (did you mean own-text?); --list_presets shows all
+        preset: unknown preset 'own-txt' (did you mean own-text?); see --list_presets
     """
 
 

@@ -190,7 +190,7 @@ def test_the_differences_of_models_on_own_pairs_and_own_search(shared, capsys):
     for steps, folder in enumerate(folders, 1):
         options = {"train_file": "mine.txt", "max_steps": 4**steps}
         dystress_text.train("own-text", output_dir=folder, **options)
-    on_pairs, on_search = commands("evaluate.md", "--pairs pairs.csv")
+    on_pairs, on_search = commands("evaluate.md", "--retrieval COLLECTION")
 
     similarities, scores = pair_similarities([folders[2], folders[0]])
 
