@@ -123,8 +123,9 @@ class Evaluator(SentenceEvaluator):
         """The lexical baseline, in the language of the texts."""
         return LexicalBaseline(self.reader.name)
 
-    def lexical_figures(self) -> dict[str, Any]:
-        """Return the figures of the lexical baseline; empty if it does not apply."""
+    @cached_property
+    def lexical(self) -> dict[str, Any]:
+        """The figures of the lexical baseline; empty if it does not apply."""
         with suppress(DataError):
             if self.has_baseline:
                 return self.figures(self.baseline)
@@ -353,7 +354,7 @@ class EvaluatorList:
         """Return the figures of TF-IDF and BM25, by metric."""
         figures: dict[str, float] = {}
         for each in self.evaluators:
-            figures |= each.by_metric(each.lexical_figures())
+            figures |= each.by_metric(each.lexical)
         return self._with_averages(figures)
 
     def _with_averages(self, figures: dict[str, float]) -> dict[str, float]:
