@@ -27,7 +27,7 @@ from dystress_text.io.prepared_data import DOCUMENTATION, WIKI1M
 from dystress_text.losses.temperature import DYSTRESS
 from dystress_text.models.hybrid import describe_parts, hybrid_part
 from dystress_text.models.hybrid_module import DOCUMENT
-from dystress_text.models.poolers import AVERAGED, averages_layers, pooler_of
+from dystress_text.models.poolers import averages_layers, pooler_of
 from dystress_text.models.static import STATIC
 from dystress_text.training.run_record import BASE, BaseModel, RunRecord
 
@@ -83,7 +83,6 @@ def write_card(
         base=base,
         pooler=pooler,
         averages_layers=pooler is None or averages_layers(pooler),
-        layers=AVERAGED.get(str(pooler)),
         similarity=model.similarity_fn_name,
         prompts=prompts,
         record=record,
