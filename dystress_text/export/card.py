@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
 from dystress_text.cli.command_line import one_line
+from dystress_text.cli.text_table import cell
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.evaluation.retrieval import FUSION
 from dystress_text.export.citation import CITATION, SIMCSE, credits_of
@@ -29,7 +30,7 @@ from dystress_text.models.hybrid import describe_parts, hybrid_part
 from dystress_text.models.hybrid_module import DOCUMENT
 from dystress_text.models.poolers import averages_layers, pooler_of
 from dystress_text.models.static import STATIC
-from dystress_text.training.run_record import BASE, BaseModel, RunRecord
+from dystress_text.training.run_record import BaseModel, RunRecord
 
 CARD = "README.md"
 HERE = "path/to/this/folder"
@@ -178,20 +179,11 @@ def _data(record: RunRecord) -> tuple[str | None, str]:
 
 
 def _results(record: RunRecord) -> str | None:
-    """Return a table with the lexical baseline, the untrained poolings and the model."""
+    """Return a row for each metric: before and after training, and of the lexical baseline."""
     if not record.trained:
         return None
-    columns: dict[str, Mapping[str, float | None]] = {}
-    if record.lexical:
-        columns[record.lexical_label] = record.lexical
-    for name, figures in record.untrained_best_and_own.items():
-        columns[name if name == BASE else f"{record.start}, {name}"] = figures
-    columns[f"this model, {record.pooler}"] = record.trained
+    figures = record.compared
     rows = []
     for metric in record.trained:
-        rows.append([metric, *(_number(each.get(metric)) for each in columns.values())])
-    return plain_table(["", *columns], rows)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:#.4g}"
+        rows.append([metric, *(cell(each.get(metric)) for each in figures.values())])
+    return plain_table(["", *figures], rows)
