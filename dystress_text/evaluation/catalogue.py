@@ -7,7 +7,8 @@ To add a set to ``--eval_set``, add an entry to ``STS_SETS``. The published tabl
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -259,6 +260,16 @@ def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
     return chosen
 
 
+@contextmanager
+def needing(task: str, parameter: str) -> Iterator[None]:
+    """Let an error of a task's missing or damaged files name a parameter and the remedy."""
+    try:
+        yield
+    except DataError as error:
+        remedy = "run dystress prepare senteval, or use the sets of the package (mini)"
+        raise ParameterError(parameter, f"no {task}: {error}; {remedy}") from error
+
+
 def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
     """Return the pairs of a set for training, of all its subsets together.
 
@@ -275,11 +286,8 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
             "prepare senteval), evaluate on mini_sts or none, or use the preset quickstart"
         )
         folder = published_file("senteval.tar", _stsb_dev_of, reason)
-    try:
+    with needing(task.name, "eval_set"):
         return task.pairs(folder, counted=False)
-    except DataError as error:
-        reason = f"no {name}: {error}; prepare the data (dystress prepare senteval)"
-        raise ParameterError("eval_set", reason) from error
 
 
 def _stsb_dev_of(archive: str) -> Path:

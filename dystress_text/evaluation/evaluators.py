@@ -30,6 +30,7 @@ from dystress_text.evaluation.catalogue import (
     TRANSFER_TASKS,
     TransferTask,
     eval_pairs,
+    needing,
     suite_folder,
 )
 from dystress_text.evaluation.embedder import TextEncoder
@@ -451,11 +452,8 @@ def transfer_evaluators(
     evaluators = []
     for name in wanted:
         suite = "mini" if known[name] in MINI_TRANSFER_TASKS else "senteval"
-        try:
+        with needing(name, "eval_transfer"):
             splits = known[name].read(suite_folder(suite, data_dir))
-        except DataError as error:
-            reason = f"no {name}: {error}; prepare the data (dystress prepare senteval)"
-            raise ParameterError("eval_transfer", reason) from error
         evaluators.append(TransferEvaluator(known[name], splits))
     return evaluators
 

@@ -17,12 +17,12 @@ from sentence_transformers import SentenceTransformer
 
 from dystress_text.cli.progress import OUTPUT, PROGRESS
 from dystress_text.cli.text_table import cell
-from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import (
     Row,
     StsTask,
     Task,
     choose,
+    needing,
     suite_folder,
 )
 from dystress_text.evaluation.embedder import load_model, prepare
@@ -193,11 +193,8 @@ def _suite(settings: SentEvalSettings) -> list[Evaluator]:
     evaluators = []
     for kind, several in tasks.items():
         for task in several:
-            try:
+            with needing(task.name, "data_dir"):
                 evaluator = evaluator_of(task, folder, f"{settings.suite}/{kind}", settings.mode)
-            except DataError as error:
-                ways = "run dystress prepare senteval, name other --tasks, or use --suite mini"
-                raise ParameterError("data_dir", f"no {task.name}: {error}; {ways}") from error
             evaluator.details = {**evaluator.details, "data_variant": variant}
             evaluators.append(evaluator)
     return evaluators
