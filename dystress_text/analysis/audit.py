@@ -204,8 +204,3 @@ def summary(audit: Audit) -> str:
         f"gradient ratio {audit.gradient_ratio:.2f} (1.00 for InfoNCE).\n"
         f"Mean similarity of {audit.negatives:,} negatives: {audit.negative:.3f}; {audit.loss}"
     )
-
-
-def to_json(audit: Audit) -> dict[str, Any]:
-    """Return the content of ``audit.json``."""
-    return {**vars(audit), "equivalent": audit.equivalent}

@@ -122,13 +122,12 @@ def _trained(record: RunRecord) -> str:
             data = f"{images:,} images of {data}"
         return f"{settings.get('architecture', 'image encoder')} on {data}"
     corpus = record.corpus
-    samples = corpus.get("samples", corpus["sentences"])
-    unit = "rows" if corpus.get("columns", 1) > 1 else "texts"
+    unit = "rows" if corpus["columns"] > 1 else "texts"
     files = ", ".join(Path(file).name for file in record.train_files) or "Wiki1M"
     model = Path(settings["model_name_or_path"]).name
     if model == "static":  # of --model_name_or_path, without a base model
         model = "word vectors"
-    return f"{model} trained on {samples:,} {unit} of {files}"
+    return f"{model} trained on {corpus['samples']:,} {unit} of {files}"
 
 
 def _environment(record: RunRecord) -> dict[str, Any]:

@@ -92,7 +92,6 @@ class HeldOut:
     texts: int  # rows
     gain: float  # x 100
     error: float | None = None  # standard error of the gain; None for one row
-    metric: str = ""  # its name
 
 
 @dataclass
