@@ -37,7 +37,7 @@ Names = Mapping[Content, str]  # of tasks
 _TITLES = {task.name: task.title for task in STS_SETS.values()} | {
     task.name: f"{task.name} dev"
     for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS
-    if task.scheme == "folds"
+    if "all" in task.parts
 }
 
 

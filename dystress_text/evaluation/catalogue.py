@@ -83,14 +83,9 @@ class StsTask(_Task[StsPairs]):
 
 @dataclass(frozen=True)
 class TransferTask(_Task[Labelled]):
-    """A classification task, by split: all, or train and test and perhaps dev."""
+    """A classification task, by split: all (cross-validated), or train, test and perhaps dev."""
 
     classes: int = 2
-
-    @property
-    def scheme(self) -> str:
-        """``test`` with a test split, else ``folds``: a nested cross-validation."""
-        return "folds" if "all" in self.parts else "test"
 
 
 Task = StsTask | TransferTask

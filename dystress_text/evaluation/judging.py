@@ -85,7 +85,7 @@ def open_judging(
     searchers = {}
     for name in models:
         encoder, metadata = load_model(name, None)
-        checksum = checksum_of({**metadata, "model": None, "device": None})
+        checksum = checksum_of({**metadata, "model": None})
         if checksum in searchers:
             raise ParameterError("model", f"{name!r} is the same model as one before it")
         searchers[checksum] = encoder

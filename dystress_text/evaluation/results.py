@@ -77,8 +77,8 @@ class Result:
                 raise TypeError(f"{entry.name} is not of type {entry.type}")
         if self.kind not in _FIGURES:
             raise ValueError(f"unknown group {self.group!r}")
-        if _FIGURES[self.kind][0] not in self.figures:
-            raise ValueError(f"no {_FIGURES[self.kind][0]}")
+        if self.main not in self.figures:
+            raise ValueError(f"no {self.main}")
         for figure in (*self.figures.values(), *self.lexical.values(), *self.dense.values()):
             if not isinstance(figure, int | float | None):
                 raise TypeError("figures are numbers")
@@ -119,6 +119,11 @@ class Result:
         return self.group.rpartition("/")[2]
 
     @property
+    def main(self) -> str:
+        """The name of the main figure."""
+        return _FIGURES[self.kind][0]
+
+    @property
     def content(self) -> Content:
         """What identifies the data: a suite and a task, or the checksum of the user's data."""
         return self.group, self.task, None if "/" in self.group else self.data
@@ -149,11 +154,11 @@ class Result:
     @cached_property
     def estimate(self) -> Estimate | None:
         """The main figure with its resamples; None if it is not finite."""
-        main = self.figures[_FIGURES[self.kind][0]]
-        if main is None:
+        figure = self.figures[self.main]
+        if figure is None:
             return None
-        if not self.each.get("model"):  # of an older version, or an accuracy
-            return without_units([main])
+        if not self.each.get("model"):  # such as an accuracy
+            return without_units([figure])
         return estimate(self.each["model"], self.each.get("scores"), self.data or "")
 
     @property
@@ -161,7 +166,7 @@ class Result:
         """The figures by column of a table: the task, in search also the metric."""
         if self.kind == "retrieval":
             return {f"{self.task} {metric}": figure for metric, figure in self.figures.items()}
-        return {self.task: self.figures[_FIGURES[self.kind][0]]}
+        return {self.task: self.figures[self.main]}
 
     def has(self, settings: Mapping[str, Any]) -> bool:
         """Return whether the model was measured with these settings."""
