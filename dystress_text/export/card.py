@@ -19,7 +19,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
 from dystress_text.cli.command_line import one_line
 from dystress_text.cli.text_table import cell
-from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
+from dystress_text.evaluation.random_pairs import random_pairs_table
 from dystress_text.evaluation.retrieval import FUSION
 from dystress_text.export.citation import CITATION, SIMCSE, credits_of
 from dystress_text.io.atomic import write_text
@@ -68,7 +68,7 @@ def write_card(
     transformer = model.transformers_model
     data, data_license = _data(record)
     credits = credits_of(record)
-    random_pairs = random_pairs_rows(record.random_pairs)
+    header, *random_pairs = random_pairs_table(record.random_pairs)
     text = ModelCard.from_template(
         _metadata(record, base, layout, credits),
         template_str=_FORM.read_text(encoding="utf-8"),
@@ -93,7 +93,7 @@ def write_card(
         quote=partial(json.dumps, ensure_ascii=False),
         fusion=FUSION,
         results=_results(record),
-        similarities=plain_table(HEADER, random_pairs) if random_pairs else None,
+        similarities=plain_table(header, random_pairs) if random_pairs else None,
         data_license=data_license,
         credits=credits,
         citation=CITATION if DYSTRESS in credits else None,
