@@ -76,10 +76,6 @@ class StsTask(_Task[StsPairs]):
 
     title: str  # its name while training, which is part of its metrics' names
 
-    def pairs(self, folder: Path, counted: bool = True) -> StsPairs:
-        """Return the pairs of all subsets as one set ("all"), as published figures have them."""
-        return joined([*self.read(folder, counted).values()], self.title)
-
 
 @dataclass(frozen=True)
 class TransferTask(_Task[Labelled]):
@@ -282,7 +278,8 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
         )
         folder = published_file("senteval.tar", _stsb_dev_of, reason)
     with needing(task.name, "eval_set"):
-        return task.pairs(folder, counted=False)
+        subsets = task.read(folder, counted=False)
+    return joined([*subsets.values()], task.title)
 
 
 def _stsb_dev_of(archive: str) -> Path:

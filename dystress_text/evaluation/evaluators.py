@@ -140,8 +140,8 @@ class Evaluator(SentenceEvaluator):
 
     def by_metric(self, figures: Mapping[str, Any]) -> dict[str, float]:
         """Return the finite ones of an encoder's figures, by metric."""
-        known = {name: metric for name, metric in self.metrics.items() if name in figures}
-        return _finite({metric.name: figures[name] for name, metric in known.items()})
+        metrics = self.metrics.items()
+        return _finite({metric.name: figures[key] for key, metric in metrics if key in figures})
 
 
 class PairsEvaluator(Evaluator):
