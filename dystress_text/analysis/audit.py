@@ -177,27 +177,20 @@ def audit_log(lines: Sequence[Mapping[str, Any]], log: object, loss: str, data: 
 def nearest_constant(taus: Floats, distances: Floats) -> tuple[float, float]:
     """Return the constant temperature nearest to a loss, and its distance.
 
-    The constant may lie between those tried.
-
-    As a function of log tau the distance is V-shaped for a loss with a constant temperature, and a
-    rounded V for others, so its square is smooth. The minimum is that of a polynomial through the
-    squares at the five constants around the least one.
+    The constant may lie between those tried. The distance is V-shaped in log tau for a loss with a
+    constant temperature, and a rounded V for others, so its square is smooth: the minimum is that
+    of a spline through the squares.
 
     Args:
         taus: the constants, at equal steps of their logarithm, (constants,).
         distances: the distance to each constant, (constants,).
     """
-    least = int(np.argmin(distances))
-    if least in (0, len(taus) - 1):
-        return float(taus[least]), float(distances[least])
-    start = min(max(least - 2, 0), len(taus) - 5)
-    near = np.arange(start, start + 5)
-    through = np.polyfit(near - least, distances[near] ** 2, 4)
-    offsets = np.linspace(-1, 1, 2001)
-    squares = np.polyval(through, offsets)
+    from scipy.interpolate import CubicSpline  # slow to import
+
+    between = np.geomspace(taus[0], taus[-1], 40_001)
+    squares = CubicSpline(np.log(taus), distances**2)(np.log(between))
     best = int(np.argmin(squares))
-    tau = taus[least] * (taus[1] / taus[0]) ** offsets[best]
-    return float(tau), math.sqrt(max(0.0, float(squares[best])))
+    return float(between[best]), math.sqrt(max(0.0, float(squares[best])))
 
 
 def summary(audit: Audit) -> str:
@@ -212,7 +205,3 @@ def summary(audit: Audit) -> str:
         f"gradient ratio {audit.gradient_ratio:.2f} (1.00 for InfoNCE).\n"
         f"Mean similarity of {audit.negatives:,} negatives: {audit.negative:.3f}; {audit.loss}"
     )
-
-
-def to_json(audit: Audit) -> dict[str, Any]:
-    return {**vars(audit), "equivalent": audit.equivalent}

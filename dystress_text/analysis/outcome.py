@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dystress_text.training.run_record import BASE, Figures, RunRecord
+from dystress_text.cli.text_table import cell
+from dystress_text.training.run_record import BASE, RunRecord
 
 Table = list[list[str]]  # cells as text, the header first
 
@@ -29,7 +30,7 @@ def collapse(record: RunRecord) -> list[str]:
 def held_out(record: RunRecord) -> list[str]:
     """Return lines about the gain on held-out rows; [] for a run without them."""
     held = record.held_out
-    if held is None or held.metric not in record.metrics:  # earlier, texts were held out, too
+    if held is None:
         return []
     before = BASE if BASE in record.untrained else record.start
     gain = f"{held.gain:+.1f}"
@@ -62,13 +63,8 @@ def _figures(record: RunRecord) -> str:
     metric = str(record.settings.get("metric_for_best_model"))
     if metric not in record.trained:
         metric = next(iter(record.trained))
-    figures = {}
-    best = next(iter(record.untrained_best_and_own), None)
-    if best is not None:
-        figures[f"{record.start} {best}".strip()] = record.untrained[best].get(metric)
-    figures["trained"] = record.trained[metric]
-    figures[record.lexical_label] = record.lexical.get(metric)
-    known = [f"{label} {figure:.2f}" for label, figure in figures.items() if figure is not None]
+    figures = record.compared.items()
+    known = [f"{label} {each[metric]:.2f}" for label, each in figures if metric in each]
     return f"{record.metric(metric).full_title}: {', '.join(known)}; 1 seed"
 
 
@@ -81,19 +77,10 @@ def _kept(record: RunRecord) -> str:
 
 
 def results(record: RunRecord) -> Table:
-    """Return a table row for each metric: before training, after training, lexical baseline.
-
-    "Before training" has two columns, the best pooler and the pooler of the run.
-    """
-    figures: dict[str, Figures] = {}
-    labels = {record.pooler: record.start, BASE: BASE}
-    for pooler, untrained in record.untrained_best_and_own.items():
-        figures[labels.get(pooler, f"{record.start}, best pooler {pooler}")] = untrained
-    figures["trained"] = record.trained
-    if record.lexical:
-        figures[record.lexical_label] = record.lexical
+    """Return a table row for each metric: before and after training, and the lexical baseline."""
+    figures = record.compared
     rows = [["", *figures]]
     for metric in record.trained:
-        cells = [f"{each[metric]:.2f}" if metric in each else "-" for each in figures.values()]
+        cells = [cell(each.get(metric)) for each in figures.values()]
         rows.append([record.metric(metric).full_title, *cells])
     return rows

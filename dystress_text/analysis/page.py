@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.analysis.outcome import Table, outcome, results
-from dystress_text.analysis.runs import FinishedRun, differing, labels
+from dystress_text.analysis.runs import FinishedRun, differing
 from dystress_text.cli.extras import require
 from dystress_text.errors import UserError
 from dystress_text.io.atomic import write_text
@@ -83,7 +83,7 @@ def render_page(
     form = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     page: str = form.render(
         title=_title(runs),
-        names=labels(runs),
+        names=_names(runs),
         tables=[(name, lines) for name, lines in tables if lines[1:] and lines[0][1:]],
         intervals=page_drawings.draw_estimates(estimates or {}),
         galleries=[*examples, *page_drawings.galleries(runs)],
@@ -96,6 +96,15 @@ def render_page(
     )
     # a file name may hold bytes that are not UTF-8
     return page.encode("utf-8", "backslashreplace").decode()
+
+
+def _names(runs: Sequence[FinishedRun]) -> list[str]:
+    """Return the configuration of each run, or its folder if others share that."""
+    configurations = [run.configuration for run in runs]
+    return [
+        run.folder.name if configurations.count(run.configuration) > 1 else run.configuration
+        for run in runs
+    ]
 
 
 def _title(runs: Sequence[FinishedRun]) -> str:
@@ -113,13 +122,12 @@ def _trained(record: RunRecord) -> str:
             data = f"{images:,} images of {data}"
         return f"{settings.get('architecture', 'image encoder')} on {data}"
     corpus = record.corpus
-    samples = corpus.get("samples", corpus["sentences"])
-    unit = "rows" if corpus.get("columns", 1) > 1 else "texts"
+    unit = "rows" if corpus["columns"] > 1 else "texts"
     files = ", ".join(Path(file).name for file in record.train_files) or "Wiki1M"
     model = Path(settings["model_name_or_path"]).name
     if model == "static":  # of --model_name_or_path, without a base model
         model = "word vectors"
-    return f"{model} trained on {samples:,} {unit} of {files}"
+    return f"{model} trained on {corpus['samples']:,} {unit} of {files}"
 
 
 def _environment(record: RunRecord) -> dict[str, Any]:

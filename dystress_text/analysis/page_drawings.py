@@ -156,18 +156,17 @@ def _histograms(record: RunRecord) -> list[Picture]:
     The record contains counts in equal bins over [-1, 1].
     """
     scored = record.similarities
-    times = [time for time in ("before", "after") if time in scored]
-    if not times:
+    if not scored:
         return []
-    above = f"{scored.get('positive_above', 4.0):g}"
+    above = f"{scored['positive_above']:g}"
     kinds = {
         "random": "random pairs",
         "others": f"pairs scored {above} or less",
         "alike": f"pairs scored above {above}",
     }
-    figure = Figure(figsize=(WIDTH, 0.5 + 1.25 * len(times)))
-    panels = figure.subplots(len(times), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, time in zip(panels, times, strict=True):
+    figure = Figure(figsize=(WIDTH, 3))
+    panels = figure.subplots(2, 1, sharex=True)
+    for axes, time in zip(panels, ("before", "after"), strict=True):
         for kind, label in kinds.items():
             counts = np.array(scored[time][kind])
             edges = np.linspace(-1, 1, len(counts) + 1)

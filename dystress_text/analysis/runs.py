@@ -1,20 +1,19 @@
-"""Read finished runs of text or images, and group them by configuration."""
+"""Finished runs of text or images: model, settings and logs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dystress_text.analysis.outcome import outcome, results
 from dystress_text.cli.text_table import lay_out
-from dystress_text.errors import UserError
 from dystress_text.training import run_folder
-from dystress_text.training.run_record import FINISHED, RunRecord
+from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import CONFIGURATION_FREE
 
 if TYPE_CHECKING:
@@ -92,72 +91,12 @@ class FinishedRun:
         return list(run_folder.read_steps(log)) if log.is_file() else []
 
 
-R = TypeVar("R", bound=FinishedRun)
-
-
 def as_folder(loss: str) -> str:
     """Return a folder name for a loss: its string without brackets and spaces."""
     return re.sub(r"[^\w.=+]+", "-", loss).strip("-")
-
-
-def read_finished(
-    folders: Iterable[Path], programs: Sequence[str] = run_folder.PROGRAMS
-) -> tuple[list[FinishedRun], list[str]]:
-    """Return finished runs and the names of unfinished ones.
-
-    Args:
-        folders: runs, or folders of runs.
-        programs: names of programs whose runs are accepted.
-
-    Raises:
-        UserError: there is no finished run, or another program has written one.
-    """
-    runs = []
-    unfinished = []
-    for folder in run_folder.run_folders(folders):
-        record = run_folder.read_record(folder)
-        if record.program not in programs:
-            file = folder / run_folder.RECORD
-            raise UserError(f"{file} is not the record of a run of {' or '.join(programs)}")
-        if record.state == FINISHED:
-            runs.append(FinishedRun(folder.absolute(), record))
-        else:
-            unfinished.append(folder.name)
-    if unfinished and not runs:
-        raise UserError(f"no finished run: {', '.join(unfinished)}")
-    return runs, unfinished
-
-
-def by_configuration(runs: Iterable[R]) -> dict[str, list[R]]:
-    """Return the runs of each configuration.
-
-    Raises:
-        UserError: two runs of a configuration have the same seed or different settings.
-    """
-    configurations: dict[str, list[R]] = {}
-    for run in runs:
-        others = configurations.setdefault(run.configuration, [])
-        for other in others:
-            both = f"{other.folder} and {run.folder}"
-            if other.seed == run.seed:
-                raise UserError(f"{both} are the same configuration with the same seed")
-            changed = differing([other.settings, run.settings])
-            if changed:
-                raise UserError(f"{both} have the same name but differ in {', '.join(changed)}")
-        others.append(run)
-    return configurations
 
 
 def differing(options: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the keys whose values differ between dictionaries; a missing value counts as None."""
     keys = dict.fromkeys(key for each in options for key in each)
     return [key for key in keys if any(each.get(key) != options[0].get(key) for each in options)]
-
-
-def labels(runs: Sequence[FinishedRun]) -> list[str]:
-    """Return a name for each run: its configuration, or its folder where configurations repeat."""
-    configurations = [run.configuration for run in runs]
-    return [
-        run.folder.name if configurations.count(run.configuration) > 1 else run.configuration
-        for run in runs
-    ]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 
 from dystress_text.analysis.choice import by_halves, end_of_range
@@ -43,6 +42,43 @@ Seed = int | None  # None: a model without a run
 
 
 @dataclass(frozen=True)
+class Column:
+    """A column that is compared: an average, or a main figure.
+
+    Attributes:
+        group: where the figures are stored, such as ``senteval/sts``.
+        name: the heading of the column.
+        title: the title of the table.
+        tasks: the tasks that the column averages, or the task that it shows.
+    """
+
+    group: str
+    name: str
+    title: str
+    tasks: Sequence[str]
+
+    @property
+    def where(self) -> str:
+        """What messages call the column."""
+        return f"{self.name} ({self.title})"
+
+    def results(self, models: Iterable[Evaluated]) -> list[Result]:
+        """Return the results from which the column is computed, for all models."""
+        found = [model.results.get(self.group, {}) for model in models]
+        return [each[task] for each in found for task in self.tasks if task in each]
+
+    def estimates(self, models: Mapping[Seed, Evaluated]) -> dict[Seed, Estimate]:
+        """Return the finite figures by seed, with the resamples for intervals."""
+        found = {}
+        for seed, model in models.items():
+            known = [each.estimate for each in self.results([model])]
+            finite = [each for each in known if each is not None]
+            if len(finite) == len(self.tasks):
+                found[seed] = average_of(finite)
+        return found
+
+
+@dataclass(frozen=True)
 class Group:
     """The columns of a table.
 
@@ -51,7 +87,7 @@ class Group:
         title: the title of the table.
         tasks: the tasks, in the order of the columns.
         mean: the column with the average of the tasks; "" for none.
-        main: the columns to compare if there is no average; for search those of one metric.
+        compared: the columns to compare: the average, or the main figures (for search of one metric).
         fused: whether a column shows a model's ranking combined with that of BM25.
     """
 
@@ -59,13 +95,8 @@ class Group:
     title: str
     tasks: Sequence[str]
     mean: str = ""
-    main: Sequence[str] = ()
+    compared: Sequence[Column] = ()
     fused: bool = False
-
-    @property
-    def headlines(self) -> Sequence[str]:
-        """The columns to compare: the average, or the main ones."""
-        return [self.mean] if self.mean else self.main
 
     def row(self, model: Evaluated) -> Row:
         """Return the figures of a model, column by column."""
@@ -75,56 +106,20 @@ class Group:
             row[self.mean] = average(row)
         return row
 
-    def by_seed(self, runs: Sequence[TextRun], column: str) -> dict[int, float]:
-        """Return the finite figures of a configuration in a column, by seed."""
-        found = {}
-        for run in runs:
-            figure = self.row(run.evaluated)[column]
-            if figure is not None and math.isfinite(figure):
-                found[run.seed] = figure
-        return found
-
-    def where(self, column: str) -> str:
-        """Return the name of a column in messages."""
-        return f"{column} ({self.title})"
-
-    def tasks_of(self, column: str) -> Sequence[str]:
-        """Return the tasks whose average a column shows, or the column itself."""
-        return self.tasks if column == self.mean else [column]
-
-    def results(self, models: Mapping[Seed, Evaluated], column: str) -> list[Result]:
-        """Return the results from which a main column is computed, for all models."""
-        found = [model.results.get(self.key, {}) for model in models.values()]
-        return [each[task] for each in found for task in self.tasks_of(column) if task in each]
-
-    def estimates(self, models: Mapping[Seed, Evaluated], column: str) -> dict[Seed, Estimate]:
-        """Return the finite figures in a main column by seed, with the data for intervals."""
-        tasks = self.tasks_of(column)
-        found = {}
-        for seed, model in models.items():
-            results = model.results.get(self.key, {})
-            known = [results[task].estimate for task in tasks if task in results]
-            finite = [each for each in known if each is not None]
-            if len(finite) == len(tasks):
-                found[seed] = average_of(finite)
-        return found
-
 
 @dataclass(frozen=True)
 class Comparison:
     """A configuration or model compared with another one in one column.
 
     Attributes:
-        group: the table.
-        column: the column of the table.
+        column: the column of a table.
         name: the configuration or model.
         baseline: the configuration or model that it is compared with.
         difference: the difference, paired by query or pair, and by seed.
         obstacle: why the two cannot be compared; "" if they can.
     """
 
-    group: Group
-    column: str
+    column: Column
     name: str
     baseline: str
     difference: Estimate
@@ -136,10 +131,6 @@ class Comparison:
         if self.obstacle:
             return f"{names} not compared: {self.obstacle}"
         return f"{names}: {self.difference}"
-
-    @property
-    def where(self) -> str:
-        return self.group.where(self.column)
 
 
 def groups_of(models: Sequence[Evaluated]) -> list[Group]:
@@ -161,15 +152,17 @@ def _group(key: str, tasks: list[str], results: Sequence[Mapping[str, Result]]) 
     suite, _, kind = key.partition("/")
     try:
         if not kind:
-            main = list(dict.fromkeys(chain(*results)))
+            title = _TITLES[key]
+            main = [Column(key, task, title, [task]) for task in dict.fromkeys(chain(*results))]
             fused = any(WITH_BM25 in each.figures for found in results for each in found.values())
-            return Group(key, _TITLES[key], tasks, main=main, fused=fused)
+            return Group(key, title, tasks, compared=main, fused=fused)
         published = [task.name for task in SUITES[suite][kind]]
         tasks.sort(key=published.index)
     except (KeyError, ValueError) as error:  # results of another version
         raise UserError(f"results of unknown sets: {key}, {', '.join(tasks)}") from error
     title = GROUPS[kind] if suite == "senteval" else f"{GROUPS[kind]}, {suite} suite"
-    return Group(key, title, tasks, "avg" if tasks == published else f"avg of {len(tasks)}")
+    mean = "avg" if tasks == published else f"avg of {len(tasks)}"
+    return Group(key, title, tasks, mean, [Column(key, mean, title, tasks)])
 
 
 def compare(compared: TextRuns) -> list[Comparison]:
@@ -185,61 +178,60 @@ def compare(compared: TextRuns) -> list[Comparison]:
     subtracted = dict.fromkeys([compared.baseline, *references])
     pairs = [(name, other) for other in subtracted for name in names if name != other]
     found = []
-    for group, column in _main_columns(compared):
+    for column in _compared_columns(compared):
         for name, other in pairs:
-            found += _comparison(compared, group, column, name, other)
+            found += _comparison(compared, column, name, other)
     return found
 
 
-def _comparison(
-    compared: TextRuns, group: Group, column: str, name: str, other: str
-) -> list[Comparison]:
+def _comparison(compared: TextRuns, column: Column, name: str, other: str) -> list[Comparison]:
     """Return the comparison of two names in a column; [] without figures of a common seed."""
-    ours, theirs = (group.estimates(compared.by_seed(each), column) for each in (name, other))
+    ours, theirs = (column.estimates(compared.by_seed(each)) for each in (name, other))
     if None not in ours and None not in theirs:  # paired by seed
         ours = {seed: each for seed, each in ours.items() if seed in theirs}
         theirs = {seed: theirs[seed] for seed in ours}
     if not ours or not theirs:
         return []
     difference = over_seeds([*ours.values()]) - over_seeds([*theirs.values()])
-    obstacle = _obstacle(compared, group, column, (name, other))
-    return [Comparison(group, column, name, other, difference, obstacle)]
+    obstacle = _obstacle(compared, column, (name, other))
+    return [Comparison(column, name, other, difference, obstacle)]
 
 
 def estimates_of(compared: TextRuns) -> dict[str, dict[str, Estimate]]:
-    """Return the figures in each main column, by configuration and model."""
-    found: dict[str, dict[str, Estimate]] = {}
-    for group, column in _main_columns(compared):
-        of_column = found.setdefault(group.where(column), {})
-        for name in [*compared.configurations, *(model.name for model in compared.models)]:
-            estimates = group.estimates(compared.by_seed(name), column)
-            if estimates:
-                of_column[name] = over_seeds([*estimates.values()])
+    """Return the figures in each compared column, by configuration and model."""
+    return {each.where: _estimates(compared, each) for each in _compared_columns(compared)}
+
+
+def _estimates(compared: TextRuns, column: Column) -> dict[str, Estimate]:
+    """Return the figures in a column, by configuration and model."""
+    found = {}
+    for name in [*compared.configurations, *(model.name for model in compared.models)]:
+        estimates = column.estimates(compared.by_seed(name))
+        if estimates:
+            found[name] = over_seeds([*estimates.values()])
     return found
 
 
-def _main_columns(compared: TextRuns) -> list[tuple[Group, str]]:
-    """Return the columns to compare, without the development sets that selected the checkpoint."""
-    groups = [group for group in groups_of(compared.evaluated) if group.key != TRAINING]
-    return [(group, column) for group in groups for column in group.headlines]
+def _compared_columns(compared: TextRuns) -> list[Column]:
+    """Return the columns to compare; the development sets of training have none."""
+    return [column for group in groups_of(compared.evaluated) for column in group.compared]
 
 
-def _obstacle(compared: TextRuns, group: Group, column: str, names: Sequence[str]) -> str:
+def _obstacle(compared: TextRuns, column: Column, names: Sequence[str]) -> str:
     """Return why two of the names cannot be compared; "" if they can."""
-    tasks = group.tasks_of(column)
     runs = [run for name in names for run in compared.configurations.get(name, [])]
-    selected = [task for task in tasks if any(run.selected_on(task) for run in runs)]
+    selected = [task for task in column.tasks if any(run.selected_on(task) for run in runs)]
     if selected:
         return f"{', '.join(selected)} selected the checkpoint"
     models = [model for name in names for model in compared.by_seed(name).values()]
-    return _unlike(group, tasks, models)
+    return _unlike(column.group, column.tasks, models)
 
 
-def _unlike(group: Group, tasks: Sequence[str], models: Sequence[Evaluated]) -> str:
-    """Return a description of tasks that were measured in different ways; "" if there are none."""
+def _unlike(group: str, tasks: Sequence[str], models: Sequence[Evaluated]) -> str:
+    """Describe the tasks that were measured in different ways; "" if there are none."""
     parts = []
     for task in tasks:
-        ways = {model.ways.get(group.key, {}).get(task, "") for model in models} - {""}
+        ways = {model.ways.get(group, {}).get(task, "") for model in models} - {""}
         if len(ways) > 1:
             parts.append(f"{task} ({' or '.join(sorted(ways))})")
     return f"measured differently: {'; '.join(parts)}" if parts else ""
@@ -247,7 +239,7 @@ def _unlike(group: Group, tasks: Sequence[str], models: Sequence[Evaluated]) -> 
 
 def means(compared: TextRuns, group: Group) -> Table:
     """Return the figures of each model, then mean and standard deviation of each configuration."""
-    columns = [*group.tasks, group.mean] if group.mean else list(group.tasks)
+    columns = list(filter(None, (*group.tasks, group.mean)))
     lines = [["", *columns]]
     for model in compared.models:
         if group.key in model.figures:
@@ -259,11 +251,12 @@ def means(compared: TextRuns, group: Group) -> Table:
 
 
 def _cell(group: Group, runs: Sequence[TextRun], column: str) -> str:
-    figures = list(group.by_seed(runs, column).values())
-    if not figures:
+    figures = [group.row(run.evaluated)[column] for run in runs]
+    known = [figure for figure in figures if figure is not None]
+    if not known:
         return "missing"
-    cell = spread(figures)
-    return cell if len(figures) == len(runs) else f"{cell} ({len(figures)} of {len(runs)})"
+    cell = spread(known)
+    return cell if len(known) == len(runs) else f"{cell} ({len(known)} of {len(runs)})"
 
 
 def render(compared: TextRuns, style: str) -> str:
@@ -290,43 +283,34 @@ def render_evaluation(compared: TextRuns) -> str:
     lines = []
     for group in groups_of(compared.models):
         lines.append("\n" + text_table.lay_out(means(compared, group)))
-        lines += [*_fusion(group), *_intervals(compared, group, comparisons)]
+        lines += [FUSION] if group.fused else []
+        lines += _intervals(compared, group, comparisons)
     return "\n".join(lines)
 
 
 def _intervals(
     compared: TextRuns, group: Group, comparisons: Sequence[Comparison] = ()
 ) -> list[str]:
-    """Return lines with the intervals of a table's main figures, then of their differences."""
-    estimates = estimates_of(compared)
+    """Return the intervals of a table's main figures, then of their differences."""
     lines = []
-    for column in group.headlines:
-        where = group.where(column)
-        figures = estimates.get(where, {}).items()
+    for column in group.compared:
+        figures = _estimates(compared, column).items()
         found = [f"{name}: {each}" for name, each in figures if each.interval is not None]
-        differences = [each for each in comparisons if each.where == where]
+        differences = [each for each in comparisons if each.column == column]
         found += [each.summary() for each in differences if each.difference.interval is not None]
         if found:
-            lines += [f"95 % intervals, {column}:", *found]
+            lines += [f"95 % intervals, {column.name}:", *found]
     return lines
 
 
-def _fusion(group: Group) -> list[str]:
-    """Return a line that explains the column with BM25, if the table has one."""
-    return [FUSION] if group.fused else []
-
-
 def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
-    """Return lines that name the best configuration of each column, and all differences."""
-    of_columns: dict[str, list[Comparison]] = {}
-    for each in comparisons:
-        of_columns.setdefault(each.where, []).append(each)
+    """Return the best configuration of each column, and all differences."""
     lines = []
     several = len(compared.configurations) > 1
     if several and all(each.obstacle for each in comparisons):
         lines.append(_NO_COMPARISON)
-    for found in of_columns.values():
-        lines += _answer(compared, found)
+    for column, found in groupby(comparisons, lambda each: each.column):
+        lines += _answer(compared, column, list(found))
     first = [runs[0].settings for runs in compared.configurations.values()]
     others = [name for name in differing(first) if name != "loss"] if several else []
     if others:
@@ -334,27 +318,24 @@ def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
     return lines
 
 
-def _answer(compared: TextRuns, found: Sequence[Comparison]) -> list[str]:
-    """Return the lines below the title.
-
-    The first ones compare the best configuration with the second one and the models.
-    """
-    group, column, where = found[0].group, found[0].column, found[0].where
+def _answer(compared: TextRuns, column: Column, found: Sequence[Comparison]) -> list[str]:
+    """Compare the best configuration with the second and the models, then list the others."""
+    where = column.where
     pairs = {(each.name, each.baseline) for each in found if not each.obstacle}
     names = {name for pair in pairs if {*pair} <= {*compared.configurations} for name in pair}
     if not names:
         return [f"{where}: {each.summary()}" for each in found]
-    estimates = estimates_of(compared)[where]
+    estimates = _estimates(compared, column)
     best, second, *_ = sorted(names, key=lambda name: (-estimates[name].mean, name))
     answer = f"Of the trained models {best} scores highest on {where}: {estimates[best]}"
-    for lead in _comparison(compared, group, column, best, second):
+    for lead in _comparison(compared, column, best, second):
         answer += f"; {lead.summary()}"
         if lead.difference.interval is not None:
             low, high = lead.difference.interval
             contains = "contains" if low <= 0 <= high else "does not contain"
             answer += f": the interval {contains} 0"
     settings = {name: compared.configurations[name][0].settings for name in names}
-    results = {name: group.results(compared.by_seed(name), column) for name in names}
+    results = {name: column.results(compared.by_seed(name).values()) for name in names}
     about = [*end_of_range(settings, best), *by_halves(results)]
     # of the others only the differences from the baseline
     rest = [each for each in found if best in (each.name, each.baseline)]
@@ -372,8 +353,9 @@ def notes_of(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]
     variants = {variant for each in compared.evaluated for variant in each.variants}
     notes += [f"Variant of the published data: {variant}" for variant in sorted(variants)]
     for group in groups_of(compared.evaluated):
-        notes.append(_unlike(group, group.tasks, compared.evaluated))
-        notes += _fusion(group)
+        notes.append(_unlike(group.key, group.tasks, compared.evaluated))
+        if group.fused:
+            notes.append(FUSION)
     if comparisons:
         notes.append(f"Compared with {compared.baseline}; --baseline names another")
     if any(each.difference.interval is not None for each in comparisons):

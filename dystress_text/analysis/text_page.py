@@ -15,7 +15,7 @@ from dystress_text.analysis.tables import (
 from dystress_text.analysis.text_runs import TRAINING, TextRuns
 from dystress_text.errors import UserError
 from dystress_text.evaluation.lexical import title
-from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs_rows
+from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs_table
 from dystress_text.training.run_record import RunRecord
 
 _NEAREST = (
@@ -42,9 +42,7 @@ def text_page(compared: TextRuns) -> str:
         record = runs[0].record
         if record.document_row:
             notes.append("search: encode documents with encode_document, queries with encode_query")
-        reached = list(map(list, random_pairs_rows(record.random_pairs)))
-        head = ["share of the pairs", "similarity reached"]
-        tables.append(("Similarity of random pairs", [head, *reached]))
+        tables.append(("Similarity of random pairs", random_pairs_table(record.random_pairs)))
         tables.append(("Texts and the nearest three of each", _samples(record)))
         if record.samples:
             notes.append(_NEAREST)

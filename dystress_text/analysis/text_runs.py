@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
-from dystress_text.analysis.runs import FinishedRun, as_folder, by_configuration, read_finished
+from dystress_text.analysis.runs import FinishedRun, as_folder, differing
 from dystress_text.cli.options import check_names
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import (
@@ -28,8 +28,8 @@ from dystress_text.evaluation.results import (
     task_names,
 )
 from dystress_text.io.paths import distinct_names
-from dystress_text.training.run_folder import RECORD, TEXT_PROGRAM
-from dystress_text.training.run_record import lexical_label
+from dystress_text.training.run_folder import RECORD, TEXT_PROGRAM, read_record, run_folders
+from dystress_text.training.run_record import FINISHED, lexical_label
 
 TRAINING = "training"
 Names = Mapping[Content, str]  # of tasks
@@ -37,7 +37,7 @@ Names = Mapping[Content, str]  # of tasks
 _TITLES = {task.name: task.title for task in STS_SETS.values()} | {
     task.name: f"{task.name} dev"
     for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS
-    if task.scheme == "folds"
+    if "all" in task.parts
 }
 
 
@@ -146,15 +146,20 @@ def read_text_runs(
         of_models += found
         if not found or any(place.glob(f"*/{RECORD}")):
             folders.append(place)
-    finished, unfinished = read_finished(folders, (TEXT_PROGRAM,))
+    finished, unfinished = _runs_in(folders)
     of_runs = [results_in(run.folder) for run in finished]
-    names = task_names([*of_models, *chain(*of_runs)])
-    beside = [each.dense_model for each in [*of_models, *chain(*of_runs)]]
+    results = [*of_models, *chain(*of_runs)]
+    names = task_names(results)
+    beside = [each.dense_model for each in results]
     if all(result.model != LEXICAL for result in of_models):
-        beside += [each.baseline for each in [*of_models, *chain(*of_runs)]]
+        beside += [each.baseline for each in results]
     of_models += [each for each in beside if each is not None]
-    runs = zip(finished, of_runs, strict=True)
-    by_name = by_configuration(_with_figures(run, results, names) for run, results in runs)
+    by_name: dict[str, list[TextRun]] = {}
+    for run, of_run in zip(finished, of_runs, strict=True):
+        others = by_name.setdefault(run.configuration, [])
+        for other in others:
+            _check_alike(other, run)
+        others.append(_with_figures(run, of_run, names))
     first = [name for name in order if name in by_name]
     ordered = dict.fromkeys([*first, *sorted(by_name)])
     losses = {name: by_name[name][0].record.loss for name in ordered}
@@ -192,6 +197,33 @@ def baseline_named(wanted: str | None, losses: Mapping[str, str]) -> str:
             return name
     check_names("baseline", [wanted], losses)
     return wanted
+
+
+def _runs_in(folders: Iterable[Path]) -> tuple[list[FinishedRun], list[str]]:
+    """Return finished runs and the names of unfinished ones."""
+    runs = []
+    unfinished = []
+    for folder in run_folders(folders):
+        record = read_record(folder)
+        if record.program != TEXT_PROGRAM:
+            raise UserError(f"{folder / RECORD} is not the record of a run of {TEXT_PROGRAM}")
+        if record.state == FINISHED:
+            runs.append(FinishedRun(folder.absolute(), record))
+        else:
+            unfinished.append(folder.name)
+    if unfinished and not runs:
+        raise UserError(f"no finished run: {', '.join(unfinished)}")
+    return runs, unfinished
+
+
+def _check_alike(first: FinishedRun, second: FinishedRun) -> None:
+    """Refuse two runs of one configuration with the same seed or different settings."""
+    both = f"{first.folder} and {second.folder}"
+    if first.seed == second.seed:
+        raise UserError(f"{both} are the same configuration with the same seed")
+    changed = differing([first.settings, second.settings])
+    if changed:
+        raise UserError(f"{both} have the same name but differ in {', '.join(changed)}")
 
 
 def _of_models(place: Path) -> list[Result]:

@@ -7,7 +7,8 @@ To add a set to ``--eval_set``, add an entry to ``STS_SETS``. The published tabl
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -75,21 +76,12 @@ class StsTask(_Task[StsPairs]):
 
     title: str  # its name while training, which is part of its metrics' names
 
-    def pairs(self, folder: Path, counted: bool = True) -> StsPairs:
-        """Concatenate all subsets (SentEval's "all" setting)."""
-        return joined([*self.read(folder, counted).values()], self.title)
-
 
 @dataclass(frozen=True)
 class TransferTask(_Task[Labelled]):
-    """A classification task; its parts are splits: all, or train and test and perhaps dev."""
+    """A classification task, by split: all (cross-validated), or train, test and perhaps dev."""
 
     classes: int = 2
-
-    @property
-    def scheme(self) -> str:
-        """``test`` if the task has a test split, else ``folds`` (nested cross-validation)."""
-        return "folds" if "all" in self.parts else "test"
 
 
 Task = StsTask | TransferTask
@@ -259,6 +251,16 @@ def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
     return chosen
 
 
+@contextmanager
+def needing(task: str, parameter: str) -> Iterator[None]:
+    """Let an error of a task's missing or damaged files name a parameter and the remedy."""
+    try:
+        yield
+    except DataError as error:
+        remedy = "run dystress prepare senteval, or use the sets of the package (mini)"
+        raise ParameterError(parameter, f"no {task}: {error}; {remedy}") from error
+
+
 def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
     """Concatenate the subsets of an STS set, to evaluate on it while training.
 
@@ -275,11 +277,9 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
             "prepare senteval), evaluate on mini_sts or none, or use the preset quickstart"
         )
         folder = published_file("senteval.tar", _stsb_dev_of, reason)
-    try:
-        return task.pairs(folder, counted=False)
-    except DataError as error:
-        reason = f"cannot read {name}: {error}; prepare the data (dystress prepare senteval)"
-        raise ParameterError("eval_set", reason) from error
+    with needing(task.name, "eval_set"):
+        subsets = task.read(folder, counted=False)
+    return joined([*subsets.values()], task.title)
 
 
 def _stsb_dev_of(archive: str) -> Path:

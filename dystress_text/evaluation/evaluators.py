@@ -30,6 +30,7 @@ from dystress_text.evaluation.catalogue import (
     TRANSFER_TASKS,
     TransferTask,
     eval_pairs,
+    needing,
     suite_folder,
 )
 from dystress_text.evaluation.lexical import LexicalBaseline
@@ -123,8 +124,9 @@ class Evaluator(SentenceEvaluator):
         """The lexical baseline, in the language of the texts."""
         return LexicalBaseline(self.reader.name)
 
-    def lexical_figures(self) -> dict[str, Any]:
-        """Return the figures of the lexical baseline; empty if it does not apply."""
+    @cached_property
+    def lexical(self) -> dict[str, Any]:
+        """The figures of the lexical baseline; empty if it does not apply."""
         with suppress(DataError):
             if self.has_baseline:
                 return self.figures(self.baseline)
@@ -138,8 +140,8 @@ class Evaluator(SentenceEvaluator):
 
     def by_metric(self, figures: Mapping[str, Any]) -> dict[str, float]:
         """Return an encoder's finite figures, by metric."""
-        known = {name: metric for name, metric in self.metrics.items() if name in figures}
-        return _finite({metric.name: figures[name] for name, metric in known.items()})
+        metrics = self.metrics.items()
+        return _finite({metric.name: figures[key] for key, metric in metrics if key in figures})
 
 
 class PairsEvaluator(Evaluator):
@@ -351,7 +353,7 @@ class EvaluatorList:
         """Return the figures of TF-IDF and BM25, by metric."""
         figures: dict[str, float] = {}
         for each in self.evaluators:
-            figures |= each.by_metric(each.lexical_figures())
+            figures |= each.by_metric(each.lexical)
         return self._with_averages(figures)
 
     def _with_averages(self, figures: dict[str, float]) -> dict[str, float]:
@@ -448,11 +450,8 @@ def transfer_evaluators(
     evaluators = []
     for name in wanted:
         suite = "mini" if known[name] in MINI_TRANSFER_TASKS else "senteval"
-        try:
+        with needing(name, "eval_transfer"):
             splits = known[name].read(suite_folder(suite, data_dir))
-        except DataError as error:
-            reason = f"cannot read {name}: {error}; prepare the data (dystress prepare senteval)"
-            raise ParameterError("eval_transfer", reason) from error
         evaluators.append(TransferEvaluator(known[name], splits))
     return evaluators
 

@@ -86,7 +86,7 @@ def open_judging(
     searchers = {}
     for name in models:
         encoder, metadata = load_model(name, None)
-        checksum = checksum_of({**metadata, "model": None, "device": None})
+        checksum = checksum_of({**metadata, "model": None})
         if checksum in searchers:
             raise ParameterError("model", f"{name!r} repeats a model; name each once")
         searchers[checksum] = encoder

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sentence_transformers.util import cos_sim
 
 MOST_SENTENCES = 2_000  # 2 million pairs, enough for a share of 1 in 10,000
 SHARES = (0.5, 0.1, 0.01, 0.001, 0.0001)
-HEADER = ("share of random pairs", "similarity reached")
 
 
 def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
@@ -26,21 +26,18 @@ def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
     vectors = np.asarray(vectors[:MOST_SENTENCES], dtype=np.float32)
     if len(vectors) < 50:
         return None
-    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
-    once = np.triu_indices(len(units), k=1)  # each pair once, none with itself
-    cosines = (units @ units.T)[once]  # (pairs,)
+    once = np.triu_indices(len(vectors), k=1)  # each pair once, none with itself
+    cosines = cos_sim(vectors, vectors).numpy()[once]  # (pairs,)
     by_share = {}
     for share in SHARES:
         if share * len(cosines) >= 100:
             by_share[f"{share:g}"] = round(float(np.quantile(cosines, 1 - share)), 4)
-    return {"sentences": len(units), "pairs": len(cosines), "cosines": by_share}
+    return {"sentences": len(vectors), "pairs": len(cosines), "cosines": by_share}
 
 
-def random_pairs_rows(quantiles: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return table rows below :data:`HEADER`, from the result of :func:`random_pairs`."""
-    if quantiles is None:
-        return []
-    rows = []
-    for share, cosine in quantiles["cosines"].items():
-        rows.append((f"1 in {1 / float(share):,.0f}", f"{cosine:.3f}"))
+def random_pairs_table(found: Mapping[str, Any] | None) -> list[list[str]]:
+    """Return a table, header first, for a result of :func:`random_pairs`."""
+    rows = [["share of random pairs", "similarity reached"]]
+    for share, cosine in (found or {"cosines": {}})["cosines"].items():
+        rows.append([f"1 in {1 / float(share):,.0f}", f"{cosine:.3f}"])
     return rows

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dystress_text.errors import DataError, ParameterError
+from dystress_text.errors import DataError, ParameterError, naming
 from dystress_text.io.text_lines import is_text, not_utf8
 from dystress_text.training.run_record import Metric
 
@@ -233,12 +233,11 @@ def pairs_from(rows: Any) -> StsPairs:
         if any(isinstance(row, str) for row in rows):
             raise TypeError("a text is not a row")
         located = [(f"item {i}", first, second, x) for i, (first, second, x) in enumerate(rows)]
-        return _own_pairs(located, "pairs")
-    except (DataError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         reason = f"expected rows of two texts and a number, or a table with {', '.join(COLUMNS)}"
-        if isinstance(error, DataError):
-            reason = str(error)
         raise ParameterError("pairs", reason) from error
+    with naming("pairs"):
+        return _own_pairs(located, "pairs")
 
 
 def _own_pairs(rows: Iterable[Row], name: str) -> StsPairs:

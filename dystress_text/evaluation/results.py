@@ -76,8 +76,8 @@ class Result:
                 raise TypeError(f"{entry.name} is not of type {entry.type}")
         if self.kind not in _FIGURES:
             raise ValueError(f"unknown group {self.group!r}")
-        if _FIGURES[self.kind][0] not in self.figures:
-            raise ValueError(f"the figures lack {_FIGURES[self.kind][0]!r}")
+        if self.main not in self.figures:
+            raise ValueError(f"the figures lack {self.main!r}")
         for figure in (*self.figures.values(), *self.lexical.values(), *self.dense.values()):
             if not isinstance(figure, int | float | None):
                 raise TypeError("figures must be numbers")
@@ -118,6 +118,11 @@ class Result:
         return self.group.rpartition("/")[2]
 
     @property
+    def main(self) -> str:
+        """The name of the main figure."""
+        return _FIGURES[self.kind][0]
+
+    @property
     def content(self) -> Content:
         """What identifies the data: suite and task, or the checksum of the user's data."""
         return self.group, self.task, None if "/" in self.group else self.data
@@ -147,12 +152,12 @@ class Result:
 
     @cached_property
     def estimate(self) -> Estimate | None:
-        """The main figure with the resamples for its interval; None if it is not finite."""
-        main = self.figures[_FIGURES[self.kind][0]]
-        if main is None:
+        """The main figure with its resamples; None if it is not finite."""
+        figure = self.figures[self.main]
+        if figure is None:
             return None
-        if not self.each.get("model"):  # of an older version, or an accuracy
-            return without_units([main])
+        if not self.each.get("model"):  # such as an accuracy
+            return without_units([figure])
         return estimate(self.each["model"], self.each.get("scores"), self.data or "")
 
     @property
@@ -160,7 +165,7 @@ class Result:
         """The figures by table column: a task or, for search, a task with a metric."""
         if self.kind == "retrieval":
             return {f"{self.task} {metric}": figure for metric, figure in self.figures.items()}
-        return {self.task: self.figures[_FIGURES[self.kind][0]]}
+        return {self.task: self.figures[self.main]}
 
     def has(self, settings: Mapping[str, Any]) -> bool:
         """Return whether the model was measured with these settings."""

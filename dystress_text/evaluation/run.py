@@ -7,7 +7,7 @@ each table.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,12 @@ from sentence_transformers import SentenceTransformer
 
 from dystress_text.cli.progress import OUTPUT, PROGRESS
 from dystress_text.cli.text_table import cell
-from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import (
     Row,
     StsTask,
     Task,
     choose,
+    needing,
     suite_folder,
 )
 from dystress_text.evaluation.evaluators import (
@@ -59,6 +59,12 @@ class ModelEvaluation:
         for result in self.results:
             figures |= result.columns
         return figures
+
+    @property
+    def dense_model(self) -> list[ModelEvaluation]:
+        """The results of a hybrid's dense model; [] for any other model."""
+        dense = [found for found in (result.dense_model for result in self.results) if found]
+        return [ModelEvaluation(dense[0].model, None, dense)] if dense else []
 
     def add(
         self,
@@ -133,57 +139,24 @@ def run(
         if file is not None:
             open_results(file)
 
-    lexical: list[dict[str, Any]] | None = None
-    for each in evaluations:
-        # before the baseline is measured, so that a wrong name fails at once
-        encoder, metadata = loaders[each.model]()
-        if lexical is None:
-            lexical = _lexical_figures(evaluators, settings.language)
-        for evaluator, floor in zip(evaluators, lexical, strict=True):
-            figures = evaluator.figures(encoder)
-            dense = evaluator.dense_figures(encoder)
-            metadata["mode"] = settings.mode
-            each.add(evaluator, figures, metadata, floor, dense)
-    if lexical is None:  # the baseline alone
-        lexical = _lexical_figures(evaluators, settings.language)
-    evaluations.append(_baseline(settings, evaluators, lexical))
-    return _with_dense_models(evaluations)
-
-
-def _with_dense_models(evaluations: Iterable[ModelEvaluation]) -> list[ModelEvaluation]:
-    """Insert the evaluation of a hybrid's dense model after that of the hybrid."""
-    shown = []
-    for each in evaluations:
-        shown.append(each)
-        dense = [found for found in (result.dense_model for result in each.results) if found]
-        if dense:
-            shown.append(ModelEvaluation(dense[0].model, None, dense))
-    return shown
-
-
-def _baseline(
-    settings: SentEvalSettings,
-    evaluators: Iterable[Evaluator],
-    figures: Iterable[Mapping[str, Any]],
-) -> ModelEvaluation:
-    """Return the evaluation of the lexical baseline.
-
-    It is saved if the user names it as a model.
-    """
-    output = settings.output if LEXICAL in settings.model else None
-    baseline = ModelEvaluation(LEXICAL, output)
-    for evaluator, floor in zip(evaluators, figures, strict=True):
-        if floor:
-            baseline.add(evaluator, floor, {"model": LEXICAL, "mode": settings.mode}, {}, {})
-    return baseline
-
-
-def _lexical_figures(evaluators: Sequence[Evaluator], language: str | None) -> list[dict[str, Any]]:
-    for each in evaluators:
-        each.language = language
+    for evaluator in evaluators:
+        evaluator.language = settings.language
     words = [each.reader.title for each in evaluators if each.has_baseline]
     OUTPUT.info(f"{LEXICAL}: {title(', '.join(dict.fromkeys(words)))}")
-    return [evaluator.lexical_figures() for evaluator in evaluators]
+    for each in evaluations:
+        encoder, metadata = loaders[each.model]()
+        metadata["mode"] = settings.mode
+        for evaluator in evaluators:
+            figures = evaluator.figures(encoder)
+            dense = evaluator.dense_figures(encoder)
+            each.add(evaluator, figures, metadata, evaluator.lexical, dense)
+    # saved if the user names it as a model
+    baseline = ModelEvaluation(LEXICAL, settings.output if LEXICAL in settings.model else None)
+    for evaluator in evaluators:
+        if evaluator.lexical:
+            metadata = {"model": LEXICAL, "mode": settings.mode}
+            baseline.add(evaluator, evaluator.lexical, metadata, {}, {})
+    return [shown for each in (*evaluations, baseline) for shown in (each, *each.dense_model)]
 
 
 def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
@@ -220,13 +193,8 @@ def _suite(settings: SentEvalSettings) -> list[Evaluator]:
     evaluators = []
     for kind, several in tasks.items():
         for task in several:
-            try:
+            with needing(task.name, "data_dir"):
                 evaluator = evaluator_of(task, folder, f"{settings.suite}/{kind}", settings.mode)
-            except DataError as error:
-                ways = "run dystress prepare senteval, name other --tasks, or use --suite mini"
-                raise ParameterError(
-                    "data_dir", f"cannot read {task.name}: {error}; {ways}"
-                ) from error
             evaluator.details = {**evaluator.details, "data_variant": variant}
             evaluators.append(evaluator)
     return evaluators

@@ -166,7 +166,6 @@ def prepare(
         "model": name,
         "pooler_type": pooler_type,
         "max_seq_length": None if limit is None or math.isinf(limit) else int(limit),
-        "device": loaded.device.type,
         "weights": digest.hexdigest(),
         "prompts": prompts,
         "similarity": similarity,

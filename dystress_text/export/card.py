@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
 from dystress_text.cli.command_line import one_line
-from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
+from dystress_text.cli.text_table import cell
+from dystress_text.evaluation.random_pairs import random_pairs_table
 from dystress_text.evaluation.retrieval import FUSION
 from dystress_text.export.citation import CITATION, SIMCSE, credits_of
 from dystress_text.io.atomic import write_text
@@ -27,9 +28,9 @@ from dystress_text.io.prepared_data import DOCUMENTATION, WIKI1M
 from dystress_text.losses.temperature import DYSTRESS
 from dystress_text.models.hybrid import describe_parts, hybrid_part
 from dystress_text.models.hybrid_module import DOCUMENT
-from dystress_text.models.poolers import AVERAGED, averages_layers, pooler_of
+from dystress_text.models.poolers import averages_layers, pooler_of
 from dystress_text.models.static import STATIC
-from dystress_text.training.run_record import BASE, BaseModel, RunRecord
+from dystress_text.training.run_record import BaseModel, RunRecord
 
 CARD = "README.md"
 HERE = "path/to/this/folder"
@@ -68,7 +69,7 @@ def write_card(
     transformer = model.transformers_model
     data, data_license = _data(record)
     credits = credits_of(record)
-    random_pairs = random_pairs_rows(record.random_pairs)
+    header, *random_pairs = random_pairs_table(record.random_pairs)
     text = ModelCard.from_template(
         _metadata(record, base, layout, credits),
         template_str=_FORM.read_text(encoding="utf-8"),
@@ -84,7 +85,6 @@ def write_card(
         base=base,
         pooler=pooler,
         averages_layers=pooler is None or averages_layers(pooler),
-        layers=AVERAGED.get(str(pooler)),
         similarity=model.similarity_fn_name,
         prompts=prompts,
         record=record,
@@ -94,7 +94,7 @@ def write_card(
         quote=partial(json.dumps, ensure_ascii=False),
         fusion=FUSION,
         results=_results(record),
-        similarities=plain_table(HEADER, random_pairs) if random_pairs else None,
+        similarities=plain_table(header, random_pairs) if random_pairs else None,
         data_license=data_license,
         credits=credits,
         citation=CITATION if DYSTRESS in credits else None,
@@ -180,20 +180,11 @@ def _data(record: RunRecord) -> tuple[str | None, str]:
 
 
 def _results(record: RunRecord) -> str | None:
-    """Return a table: lexical baseline, untrained model by pooler, and trained model."""
+    """Return a row for each metric: before and after training, and of the lexical baseline."""
     if not record.trained:
         return None
-    columns: dict[str, Mapping[str, float | None]] = {}
-    if record.lexical:
-        columns[record.lexical_label] = record.lexical
-    for name, figures in record.untrained_best_and_own.items():
-        columns[name if name == BASE else f"{record.start}, {name}"] = figures
-    columns[f"this model, {record.pooler}"] = record.trained
+    figures = record.compared
     rows = []
     for metric in record.trained:
-        rows.append([metric, *(_number(each.get(metric)) for each in columns.values())])
-    return plain_table(["", *columns], rows)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:#.4g}"
+        rows.append([metric, *(cell(each.get(metric)) for each in figures.values())])
+    return plain_table(["", *figures], rows)

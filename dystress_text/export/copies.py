@@ -142,26 +142,19 @@ def _write_card_of_copy(
 
 
 def _write_hf(model: SentenceTransformer, folder: Path) -> None:
-    """Write the encoder alone.
-
-    A head is saved as the encoder's pooler; the card explains the pooling.
-    """
-    first = model[0]
-    if not isinstance(first, Transformer):
-        raise ParameterError("to", f"hf cannot hold {type(first).__name__}; native can")
-    pooler = pooler_of(model)
-    if pooler is None:
-        raise ParameterError("to", "hf cannot hold this pooling; native and onnx can")
-    transformer = transformer_of(first)
+    """Write the encoder, with the model's head as its pooler."""
     heads = [module for module in model if isinstance(module, Dense)]
-    if heads:
-        dense = pooler_dense(transformer)
-        if pooler not in FIRST or dense is None or len(heads) > 1:
-            raise ParameterError("to", "hf cannot hold this model's head; native and onnx can")
-        dense.load_state_dict(heads[0].linear.state_dict())
+    if not isinstance(model[0], Transformer) or not heads:
+        reason = "hf is for encoders with a head; AutoModel loads the folder of others as it is"
+        raise ParameterError("to", reason)
+    transformer = transformer_of(model[0])
+    dense = pooler_dense(transformer)
+    if pooler_of(model) not in FIRST or dense is None or len(heads) > 1:
+        raise ParameterError("to", "hf cannot hold this model's head; native and onnx can")
+    dense.load_state_dict(heads[0].linear.state_dict())
     transformer.config.output_hidden_states = False
     transformer.save_pretrained(folder)
-    write_tokenizer(first.tokenizer, folder)
+    write_tokenizer(model[0].tokenizer, folder)
 
 
 def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
@@ -209,10 +202,7 @@ def _read_back(
     texts = [prompt + text for text in texts]
     if layout == "onnx":
         return graph_vectors(folder, texts)
-    pooler = str(pooler_of(model))
-    if any(isinstance(module, Dense) for module in model):
-        pooler = OWN_POOLER
-    copy = with_pooler(load_encoder(str(folder)), pooler)
+    copy = with_pooler(load_encoder(str(folder)), OWN_POOLER)
     if isinstance(model[-1], Normalize):
         copy.append(Normalize())
     return encode(copy, texts)

@@ -75,11 +75,7 @@ def _of_model(results: Sequence[Result]) -> list[Result]:
     last = results[-1]
     same = {name: last.settings.get(name) for name in ("max_seq_length", "prompts")}
     wanted = {**OWN_SETTINGS, "mode": "test", **same}
-    shown = [
-        each
-        for each in results
-        if each.kind in _TASK_TYPES and each.weights == last.weights and each.has(wanted)
-    ]
+    shown = [each for each in results if each.weights == last.weights and each.has(wanted)]
     shown.sort(key=lambda each: list(_TASK_TYPES).index(each.kind))
     return newest(shown, lambda each: (each.content, each.variant))
 

@@ -102,4 +102,4 @@ def compared(rows: list[Row], before: NDArray[np.float64], after: NDArray[np.flo
     """
     gains = 100 * (after - before)  # (n,)
     error = np.append(gains, [100, -100]).std() / (len(gains) + 2) ** 0.5
-    return HeldOut(len(rows), float(gains.mean()), float(error), RECALL.name)
+    return HeldOut(len(rows), float(gains.mean()), float(error))

@@ -56,7 +56,7 @@ def main(argv: list[str]) -> None:
         )
     folder = Path(options.runs[0])
     # imported here because torch would slow down --help
-    from dystress_text.analysis.audit import audit_log, summary, to_json
+    from dystress_text.analysis.audit import audit_log, summary
 
     record = run_folder.find_record(folder)
     if record.program not in run_folder.PROGRAMS:
@@ -71,7 +71,8 @@ def main(argv: list[str]) -> None:
         raise UserError(f"{log} is damaged: {reason_of(error)}") from error
     print(summary(audit), flush=True)
     try:
-        write_json(folder / run_folder.AUDIT, to_json(audit))
+        content = {**vars(audit), "equivalent": audit.equivalent}
+        write_json(folder / run_folder.AUDIT, content)
     except OSError as error:
         raise UserError(f"cannot write to {str(folder)!r}: {reason_of(error)}") from error
     print(f"{folder / run_folder.AUDIT} holds the figures.")

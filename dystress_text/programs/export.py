@@ -1,7 +1,7 @@
 """Export a trained model for other tools.
 
-    dystress export out/ --to hf        # for transformers; the card describes the pooling
     dystress export out/ --to onnx      # ONNX Runtime; pooling is part of the graph
+    dystress export out/ --to hf        # a model with a head, for transformers
     dystress export out/ --to native --push_to_hub NAME/MODEL
 
 The copy is written to another folder (``--output``, by default ``out-hf`` and so on), and kept only

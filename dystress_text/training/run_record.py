@@ -92,7 +92,6 @@ class HeldOut:
     texts: int  # rows
     gain: float  # x 100
     error: float | None = None  # standard error of the gain; None for one row
-    metric: str = ""  # its name
 
 
 @dataclass
@@ -109,7 +108,6 @@ class RunRecord:
     head: Mapping[str, Any] | None = None
     document_row: bool = False  # of a table, which encode_document uses
     corpus: Mapping[str, Any] = field(default_factory=dict)  # of text: sentences, sha256 and counts
-    collections: Mapping[str, Any] = field(default_factory=dict)  # for search, by name
     data: Mapping[str, Any] = field(default_factory=dict)  # of images
     data_variants: Mapping[str, str | None] = field(default_factory=dict)  # by option
     start: str = "untrained"  # what reports call the model before training
@@ -179,10 +177,20 @@ class RunRecord:
         return [named] if isinstance(named, str) else list(named)
 
     @property
-    def untrained_best_and_own(self) -> dict[str, Figures]:
-        """The untrained model's metrics by pooler: the best pooler, and the pooler of the run."""
-        names = dict.fromkeys([*list(self.untrained)[:1], self.pooler])
-        return {name: self.untrained[name] for name in names if name in self.untrained}
+    def compared(self) -> dict[str, Figures]:
+        """The figures by what reports call the model.
+
+        They are those of the best pooler before training, of the run's, of the trained model and of
+        the lexical baseline.
+        """
+        own = {self.pooler: self.start, BASE: BASE}
+        poolers = dict.fromkeys([*list(self.untrained)[:1], self.pooler])
+        figures = {}
+        for pooler in poolers:
+            label = own.get(pooler, f"{self.start}, best pooler {pooler}")
+            figures[label] = self.untrained.get(pooler, {})
+        figures |= {"trained": self.trained, self.lexical_label: self.lexical}
+        return {label: measured for label, measured in figures.items() if measured}
 
     @property
     def lexical_label(self) -> str:

@@ -88,7 +88,7 @@ def save(folder: Path) -> None:
     for kind, model in models.items():
         save_model(model, folder / "out" / kind)
         layouts = ["native", "onnx"]
-        if kind in ("avg", "first-last", "cls-head", "decoder"):
+        if kind == "cls-head":
             layouts.append("hf")
         for to in layouts:
             export(folder / "out" / kind, to, folder / to / kind)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
-from dystress_text.evaluation.random_pairs import random_pairs, random_pairs_rows
+from dystress_text.evaluation.random_pairs import random_pairs, random_pairs_table
 
 
 def test_cosines_equal_the_beta_distribution():
@@ -14,7 +14,7 @@ def test_cosines_equal_the_beta_distribution():
     # (1 + cosine) / 2 is Beta((dim - 1) / 2, (dim - 1) / 2)
     for share, cosine in found["cosines"].items():
         assert cosine == pytest.approx(2 * beta.isf(float(share), 9.5, 9.5) - 1, abs=8e-3)
-    share, cosine = random_pairs_rows(found)[-1]
+    share, cosine = random_pairs_table(found)[-1]
     assert share == "1 in 10,000"
     assert float(cosine) == pytest.approx(found["cosines"]["0.0001"], abs=5e-4)
 

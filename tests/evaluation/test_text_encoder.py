@@ -135,7 +135,7 @@ def test_accelerate_may_ask_for_the_cpu(saved, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert single_process_device().type == "cuda"
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    assert load_model(str(saved), None)[1]["device"] == "cpu"
+    assert load_model(str(saved), None)[0].model.device.type == "cpu"
 
 
 def test_checksums_tell_weights_apart(tiny_bert):

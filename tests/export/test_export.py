@@ -36,7 +36,7 @@ SENTENCES = [*make_sentences(7), LONG]
 def model(tmp_path_factory):
     """Write the folder of a run: model, log and record."""
     folder = tmp_path_factory.mktemp("export") / "out"
-    save_model(build_model("bert", "cls"), folder)
+    save_model(build_model("bert", "cls", head=True), folder)
     record = {"settings": {"seed": 5, "data_dir": "/home/someone"}}
     (folder / "run.json").write_text(json.dumps(record))
     (folder / "metrics.jsonl").write_text("{}\n")
@@ -65,13 +65,12 @@ def by_the_card(folder):
     [
         ("bert", "cls", "hf"),
         ("roberta", "avg", "native"),
-        ("distilbert", "avg_first_last", "hf"),
         pytest.param("bert", "avg_top2", "onnx", marks=pytest.mark.slow),
         pytest.param("modernbert", "cls", "onnx", marks=pytest.mark.slow),
     ],
 )
 def test_code_on_the_card_gives_the_embeddings(family, pooler, to, tmp_path):
-    model = build_model(family, pooler, normalize=True)
+    model = build_model(family, pooler, head=to == "hf", normalize=True)
     source = tmp_path / "out"
     save_model(model, source)
     write_card(source, RunRecord(), model)
@@ -255,6 +254,17 @@ def test_onnx_copy_needs_nothing_but_its_files(kind, tmp_path):
         module = import_from_string(entry["type"]).load(str(copy), subfolder=entry["path"])
         features = module(features)
     np.testing.assert_allclose(features["sentence_embedding"], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "build", [build_model, build_static, lambda: build_model("bert", "avg", head=True)]
+)
+def test_hf_refuses_all_but_a_head_on_the_first_token(build, tmp_path, capsys):
+    save_model(build(), tmp_path / "out")
+    capsys.readouterr()
+    assert main([str(tmp_path / "out"), "--to", "hf"]) == 2
+    assert "--to: " in one_line(capsys)
+    assert os.listdir(tmp_path) == ["out"]
 
 
 def test_onnx_refuses_a_pooling_without_the_prompt(tmp_path, capsys):

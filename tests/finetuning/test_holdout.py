@@ -161,7 +161,7 @@ def test_a_resumed_run_reports_the_same_on_console_page_and_card(
     lexical = record["lexical"][METRIC]
     untrained = record["untrained"]["avg"][METRIC]
     trained = record["trained"][METRIC]
-    assert f"| {METRIC} | {lexical:.2f} | {untrained:.2f} | {trained:.2f} |" in card
+    assert f"| {METRIC} | {untrained:.2f} | {trained:.2f} | {lexical:.2f} |" in card
     assert record["held_out"]["texts"] == 30
     assert record["held_out"]["gain"] == pytest.approx(trained - untrained, abs=0.01)
 
@@ -190,7 +190,7 @@ def test_no_rows_are_held_out_when_disabled_or_few(command, option, tmp_path):
 
 def test_a_hybrid_is_compared_with_its_dense_model():
     record = RunRecord(
-        held_out=HeldOut(70, 3.0, 1.0, METRIC),
+        held_out=HeldOut(70, 3.0, 1.0),
         settings={"pooler_type": "avg"},
         untrained={BASE: {METRIC: 50.0}, "avg": {METRIC: 54.0}},
         trained={METRIC: 53.0},
@@ -198,14 +198,6 @@ def test_a_hybrid_is_compared_with_its_dense_model():
         metrics={METRIC: RECALL},
     )
     assert f"trained - {BASE}: +3.0" in held_out(record)[0]
-
-
-def test_a_record_of_held_out_texts_still_reads():
-    """Earlier versions cut texts in two and held those out."""
-    texts = {"half_document_recall@1": 53.0}
-    held = {"texts": 70, "gain": 3.0, "error": 1.0, "metric": "half_document_recall@1"}
-    values = {"held_out": held, "untrained": {"avg": texts}, "trained": texts}
-    assert held_out(RunRecord.from_json(values)) == []
 
 
 def test_only_rows_can_be_held_out():

@@ -35,7 +35,7 @@ def record_of(settings):
     return {
         "program": "dystress_text/train.py", "version": __version__, "settings": options,
         "steps": 20, "device": "1 x cpu", "data_variants": {},
-        "corpus": {"sentences": 3000, "sha256": "0123456789abcdef"},
+        "corpus": {"sentences": 3000, "samples": 3000, "columns": 1, "sha256": "0123456789abcdef"},
     }  # fmt: skip
 
 
@@ -72,7 +72,8 @@ def a_run(folder, seed=0, watched=True, similarities=True, name=PRESET, **more):
         "versions": {"torch": "2.13"},
     }
     if similarities:
-        record["similarities"] = {"set": "STS-B dev", "before": kinds, "after": kinds}
+        shown = {"set": "STS-B dev", "positive_above": 4.0}
+        record["similarities"] = {**shown, "before": kinds, "after": kinds}
     run = write_run(folder, name, seed, 70.0, **record | more)
     metrics = [{"step": s, "loss": 1 / s, "sts_b_dev_spearman": 60.0 + s} for s in (10, 20)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))

@@ -28,7 +28,7 @@ TEXT = {
 
 def test_reads_a_record():
     record = RunRecord.from_json(TEXT)
-    assert list(record.untrained_best_and_own) == ["last", "avg"]
+    assert list(record.compared)[:2] == ["untrained, best pooler last", "untrained"]
     assert record.not_above_baseline == [("mini_spearman", "TF-IDF", 37.0)]
     assert record.step_chosen_by == "mini_spearman"
     assert (record.hybrid.name, record.held_out.texts) == ("m", 70)
@@ -37,7 +37,7 @@ def test_reads_a_record():
 def test_a_written_record_reads_as_itself(tmp_path):
     record = RunRecord.from_json(TEXT)
     record.hybrid = Hybrid("m", dims={"table": 8}, weights={"table": 0.5}, pivot=0.75)
-    record.held_out = HeldOut(70, 1.0, 0.5, "pairs_recall@1")
+    record.held_out = HeldOut(70, 1.0, 0.5)
     write_record(tmp_path, record)
     assert read_record(tmp_path) == record
 
@@ -76,7 +76,7 @@ def test_baselines_of_search_and_held_out_samples():
 def test_run_that_has_begun_has_defaults():
     record = RunRecord.from_json({"settings": TEXT["settings"]})
     assert (record.state, record.trained, record.held_out) == (NOT_STARTED, {}, None)
-    assert (record.not_above_baseline, record.untrained_best_and_own) == ([], {})
+    assert (record.not_above_baseline, record.compared) == ([], {})
 
 
 @pytest.mark.parametrize("values", [{"untrained": 7}, {"held_out": {"gain": 1}}, [1]])
