@@ -87,7 +87,7 @@ class Group:
         title: the title of the table.
         tasks: the tasks, in the order of the columns.
         mean: the column with the average of the tasks; "" for none.
-        compared: the columns to compare: the average, or the main figures (for search of one metric).
+        compared: the columns to compare: the average, or the main figures; in search of one metric.
         fused: whether a column shows a model's ranking combined with that of BM25.
     """
 
