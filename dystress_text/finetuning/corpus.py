@@ -336,6 +336,7 @@ def _read(
         raise ParameterError(text.parameter, f"{text.name!r} gives {report.summary()}; {expected}")
     by_sample = np.frombuffer(hashes, np.int64).reshape(-1, text.columns)
     _, first = np.unique(by_sample, axis=0, return_index=True)
+    report.duplicates = len(by_sample) - len(first)
     distinct = list(dict.fromkeys(some.values()))
     starts = np.frombuffer(offsets, np.int64)
     return Corpus(content, starts, np.sort(first), distinct, report, identity, text.columns)

@@ -66,6 +66,7 @@ from dystress_text.models.static import (
     is_static,
     learn_tokenizer,
     new_static,
+    set_unknown,
     table_of,
 )
 from dystress_text.training.run_record import Hybrid
@@ -112,10 +113,9 @@ class InitialModel:
 
     def save(self, folder: Path) -> None:
         """Save the model in sentence-transformers' format."""
-        if self.model is self.embedder.model:
-            self.embedder.save(folder)
-        else:
-            save_model(self.model, folder)
+        if is_static(self.model):
+            set_unknown(self.model)  # weight decay makes it smaller
+        save_model(self.model, folder)
 
 
 def load_initial_model(

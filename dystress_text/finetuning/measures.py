@@ -175,7 +175,7 @@ def description(
     data = measures.data
     lines = [*measures.initial.notes, f"{data.corpus.report.summary()} ({data.text.name})"]
     if options.drop_duplicates:
-        lines.append(f"{data.dropped:,} samples with the tokens of an earlier one are dropped")
+        lines.append("samples with the tokens of an earlier one are dropped")
     if options.cropped:
         unit = "tokens" if measures.initial.is_static else "words"
         share = f"{options.crop_min} to {options.crop_max} of its {unit}"

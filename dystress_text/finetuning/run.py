@@ -214,7 +214,6 @@ def _new_record(
         content=content_of(settings, data.corpus.report.sha256, evaluation),
         corpus={
             **asdict(data.corpus.report),
-            "dropped": data.dropped,
             "samples": len(data),
             "titled": data.text.titled,
         },

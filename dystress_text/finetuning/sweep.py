@@ -240,10 +240,7 @@ def save_untrained(settings: RunSettings, folder: Path) -> None:
         set_seed(settings.training.seed)
         initial = load_initial_model(settings.text, settings.given, text)
         prepare_data(text, initial, settings, Accelerator(cpu=True))  # scales a new static table
-        if initial.untrained is initial.model:
-            initial.save(folder)
-        else:
-            save_model(initial.untrained, folder)
+        save_model(initial.untrained, folder)
 
 
 def sweep(options: Any, extra: Sequence[str]) -> bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from accelerate import Accelerator
@@ -39,13 +37,11 @@ class TrainingData:
     Attributes:
         text: the source.
         corpus: the samples to train on.
-        dropped: number of samples dropped because an earlier one has the same tokens.
         held_out: rows that are measured before and after training.
     """
 
     text: TrainingText
     corpus: Corpus
-    dropped: int
     held_out: list[holdout.Row]
 
     def __len__(self) -> int:
@@ -78,12 +74,12 @@ def prepare_data(
         initialize_by_idf(model, frequencies, len(read.offsets) - 1, seed)
         set_document_row(model, read.sentences())
     corpus = read.distinct() if options.drop_duplicates else read
-    dropped = len(read) - len(corpus)
     held_out: list[holdout.Row] = []
     has_set = bool(set(settings.evaluation.eval_set) - {"none"})
     if options.supervised and options.held_out and not has_set:
-        rows = partial(_rows, text, options.max_train_samples)
-        held_out, numbers = holdout.hold_out(rows, options.held_out)
+        sentences = text.sentences(samples=options.max_train_samples)
+        rows = zip(*[sentences] * text.columns, strict=True)
+        held_out, numbers = holdout.hold_out(list(rows), options.held_out)
         kept = np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers)
         if held_out:
             note = f"{len(held_out)} samples are held out"
@@ -92,13 +88,7 @@ def prepare_data(
                 note += f", and {repeating:,} others that repeat one of their texts are left out"
             initial.notes.append(note)
         corpus = replace(corpus, chosen=kept)
-    return TrainingData(text, corpus, dropped, held_out)
-
-
-def _rows(text: TrainingText, most: int | None) -> Iterator[tuple[str, ...]]:
-    """Yield the samples of a text as rows of sentences."""
-    sentences = text.sentences(samples=most)
-    return zip(*[sentences] * text.columns, strict=True)
+    return TrainingData(text, corpus, held_out)
 
 
 def fit_settings(
