@@ -286,8 +286,11 @@ def save_model(model: SentenceTransformer, folder: str | Path) -> None:
     A hybrid gets the file of its module, so that it loads without this package. An earlier model in
     the folder is replaced once all new files are complete.
     """
-    if isinstance(model[0], Transformer):  # a static model's truncation is its own
-        reset_tokenizer(model.tokenizer)
+    # what a call leaves in a fast tokenizer, and saving keeps; a static model's is its own
+    backend = getattr(model.tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        backend.no_truncation()
+        backend.no_padding()
     with quiet(), atomic_files(folder) as complete:
         model.save(str(complete), create_model_card=False)
         use_old_names(complete)
@@ -307,14 +310,6 @@ def use_old_names(folder: Path) -> None:
             for new, old in _OLD_NAMES.items():
                 text = re.sub(new, old, text)
             write_text(file, text)
-
-
-def reset_tokenizer(tokenizer: Any) -> None:
-    """Remove truncation and padding, which a call leaves in a fast tokenizer and saving keeps."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)  # a static model's keeps its own
-    if backend is not None:
-        backend.no_truncation()
-        backend.no_padding()
 
 
 def _folders_of_encoders(name_or_path: str) -> list[str]:
