@@ -59,10 +59,6 @@ class RunMeasures:
         """The set of scored pairs that table and page show, if any."""
         return next(iter(self.evaluation.pairs), None)
 
-    @property
-    def _pooler(self) -> str:
-        return str(self.initial.pooler)
-
     def before_training(self) -> None:
         """Measure the untrained model with each pooler, and the lexical baseline.
 
@@ -74,7 +70,7 @@ class RunMeasures:
         own = self.initial.untrained
         lexical = self.evaluation.lexical_baseline()
         untrained: dict[str, dict[str, float]] = {}
-        models = {self._pooler: own}
+        models = {str(self.initial.pooler): own}
         hybrid = hybrid_part(own)
         if hybrid is not None and "dense" in hybrid.parts:
             models = {BASE: hybrid.model, **models}
