@@ -217,7 +217,6 @@ def _new_record(
             "samples": len(data),
             "titled": data.text.titled,
         },
-        collections={each.name: each.metadata for each in evaluation.collections},
         metrics=evaluation.metrics,
         versions=versions("sentence-transformers", "tokenizers"),
         data_variants=variants_of_data(settings, data),

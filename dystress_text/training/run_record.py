@@ -109,7 +109,6 @@ class RunRecord:
     head: Mapping[str, Any] | None = None
     document_row: bool = False  # of a table, which encode_document uses
     corpus: Mapping[str, Any] = field(default_factory=dict)  # of text: sentences, sha256 and counts
-    collections: Mapping[str, Any] = field(default_factory=dict)  # for search, by name
     data: Mapping[str, Any] = field(default_factory=dict)  # of images
     data_variants: Mapping[str, str | None] = field(default_factory=dict)  # by option
     start: str = "untrained"  # what reports call the model before training
