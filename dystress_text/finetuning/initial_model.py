@@ -56,7 +56,6 @@ from dystress_text.models.poolers import (
 )
 from dystress_text.models.reading import TextReader
 from dystress_text.models.static import (
-    PIVOT,
     STATIC,
     TEXTS_READ,
     document_id,
@@ -69,7 +68,6 @@ from dystress_text.models.static import (
     set_unknown,
     table_of,
 )
-from dystress_text.training.run_record import Hybrid
 
 # origin of a head's weights
 NEW_HEAD = "new"
@@ -89,7 +87,6 @@ class InitialModel:
         notes: lines for the user: what was loaded, what was ignored, and what is trained.
         head: where the head of training comes from, and whether the model keeps it; None without.
         document_row: whether the table has a row that documents are embedded with.
-        hybrid: the parts of a hybrid; None for other models.
     """
 
     embedder: Embedder
@@ -99,7 +96,6 @@ class InitialModel:
     notes: list[str]
     head: Mapping[str, Any] | None = None
     document_row: bool = False
-    hybrid: Hybrid | None = None
 
     @property
     def is_static(self) -> bool:
@@ -326,7 +322,6 @@ def _static(
     notes = [f"static: {rows - has_row:,} word pieces, {dim} numbers each"]
     if not has_row:
         notes.append("no document row: its documents are embedded like queries")
-    parts: Hybrid | None = None
     saved = model
     if settings.is_hybrid:
         source = texts or training_text(settings)
@@ -335,11 +330,8 @@ def _static(
         lexical = lexical_part(sentences, reader, 2 * dim)
         saved = new_hybrid(model, dense=dense, distilled=distilled, lexical=lexical)
         hybrid = cast(HybridEmbedding, saved[0])
-        parts = Hybrid(dims=hybrid.dims, weights=hybrid.weights, pivot=PIVOT, words=reader.title)
         notes += [f"vector: {describe_parts(hybrid)}", f"lexical part: {reader.title}"]
-    return InitialModel(
-        Embedder(model), saved, saved, "avg", notes, document_row=has_row, hybrid=parts
-    )
+    return InitialModel(Embedder(model), saved, saved, "avg", notes, document_row=has_row)
 
 
 def distill_text(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,7 +42,7 @@ from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.models.hybrid import check_dense
 from dystress_text.models.loading import is_sentence_transformer, load_sentence_transformer, quiet
 from dystress_text.models.masked_lm import TokenMasking
-from dystress_text.models.static import STATIC
+from dystress_text.models.static import PIVOT, STATIC
 from dystress_text.training.accelerator import (
     StopSignals,
     before_first_step,
@@ -60,7 +60,7 @@ from dystress_text.training.run import (
     open_run,
 )
 from dystress_text.training.run_folder import TEXT_PROGRAM
-from dystress_text.training.run_record import RunRecord
+from dystress_text.training.run_record import Hybrid, RunRecord
 from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
@@ -223,7 +223,6 @@ def _new_record(
         start=start,
         head=initial.head,
         document_row=initial.document_row,
-        hybrid=initial.hybrid,
     )
 
 
@@ -244,9 +243,9 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
     measures.after_training(model)
     record.base_model = describe_base(model_path(settings.text.model_name_or_path))
     trust = ""
-    if record.hybrid is not None:
+    if settings.text.is_hybrid:
         dense = describe_base(settings.text.dense_model or STATIC)
-        record.hybrid = replace(record.hybrid, **vars(dense))
+        record.hybrid = Hybrid(**vars(dense), pivot=PIVOT)
         trust = " with trust_remote_code"
     finish_run(trainer, record)  # first, as card and page can be made again
     sentences = measures.data.text.columns * trainer.samples_per_second
