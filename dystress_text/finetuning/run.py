@@ -118,9 +118,11 @@ def fine_tune(
                 )
                 initial.to(accelerator.device)
                 metric = _choose_metric(evaluation, settings.training, initial, accelerator)
-                data = prepare_data(text, initial, settings, accelerator)
-                scratch = output / MODEL_STAGING
-                check = partial(check_saving, initial, settings.text.max_seq_length, scratch)
+                with accelerator.local_main_process_first():  # the others read its cache
+                    data = prepare_data(text, initial, settings)
+                check = partial(
+                    check_saving, initial, settings.text.max_seq_length, output / MODEL_STAGING
+                )
                 on_main_process(accelerator, check)
                 training = fit_settings(settings, data, initial, accelerator.num_processes)
                 task = _make_task(settings, initial, data, loss, evaluation)

@@ -15,7 +15,6 @@ from itertools import product
 from pathlib import Path
 from typing import IO, Any
 
-from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from dystress_text.analysis.page import leave_report
@@ -238,7 +237,7 @@ def save_untrained(settings: RunSettings, folder: Path) -> None:
         text = training_text(settings.text)
         set_seed(settings.training.seed)
         initial = load_initial_model(settings.text, settings.given, text)
-        prepare_data(text, initial, settings, Accelerator(cpu=True))  # scales a new static table
+        prepare_data(text, initial, settings)  # scales a new static table
         save_model(initial.untrained, folder)
 
 

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from accelerate import Accelerator
 
 from dystress_text.errors import ParameterError
 from dystress_text.finetuning import holdout
@@ -48,9 +47,7 @@ class TrainingData:
         return len(self.corpus)
 
 
-def prepare_data(
-    text: TrainingText, initial: InitialModel, settings: RunSettings, accelerator: Accelerator
-) -> TrainingData:
+def prepare_data(text: TrainingText, initial: InitialModel, settings: RunSettings) -> TrainingData:
     """Tokenise a text and choose the samples to train on; scale a new static table by idf."""
     options = settings.text
     seed = settings.training.seed
@@ -58,15 +55,11 @@ def prepare_data(
     if options.cropped:
         crops = Crops(seed, options.crop_min, options.crop_max, options.max_seq_length)
     reader = TextReader(initial.embedder.model, options.max_seq_length)
-    with accelerator.local_main_process_first():  # other processes read its cache
-        read = load_corpus(
-            text,
-            reader,
-            options.max_train_samples,
-            crops=None if initial.is_static else crops,
-        )
+    most = options.max_train_samples
+    # crops of a static model are cut from the tokens
+    read = load_corpus(text, reader, most, crops=None if initial.is_static else crops)
     if crops is not None and initial.is_static:
-        titles = title_lengths(text, reader, options.max_train_samples)
+        titles = title_lengths(text, reader, most)
         read = TokenCroppedCorpus(**vars(read), crops=crops, titles=titles)
     if options.model_name_or_path == STATIC:
         model = initial.embedder.model
@@ -77,7 +70,7 @@ def prepare_data(
     held_out: list[holdout.Row] = []
     has_set = bool(set(settings.evaluation.eval_set) - {"none"})
     if options.supervised and options.held_out and not has_set:
-        sentences = text.sentences(samples=options.max_train_samples)
+        sentences = text.sentences(samples=most)
         rows = zip(*[sentences] * text.columns, strict=True)
         held_out, numbers = holdout.hold_out(list(rows), options.held_out)
         kept = np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers)
