@@ -42,7 +42,7 @@ from dystress_text.models.reading import TextReader
 from dystress_text.models.static import unknown_token
 from dystress_text.training.batches import Batch
 
-FORMAT = 17  # version of the cache; raise it when the files or the reading of a text change
+FORMAT = 18  # version of the cache; raise it when the files or the reading of a text change
 TOKENS = "tokens.bin"  # memory-mapped
 ARRAYS = "arrays.npz"
 METADATA = "metadata.json"

@@ -34,7 +34,8 @@ def hold_out(rows: Sequence[Row], most: int) -> tuple[list[Row], NDArray[np.int6
         The rows, and the indices of all rows that contain, in any column, the anchor or the
         positive of one of them, in any case and spacing.
     """
-    table = np.array([[hash(_plain(text)) for text in row] for row in rows])  # (rows, columns)
+    hashes = np.fromiter((hash(_plain(text)) for row in rows for text in row), np.int64)
+    table = hashes.reshape(len(rows), -1)  # (rows, columns)
     seen: set[int] = set()
     usable = []
     for number, (anchor, positive) in enumerate(table[:, :2].tolist()):
