@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from accelerate import Accelerator
 from accelerate.utils import set_seed
 from sentence_transformers.base.evaluation import SentenceEvaluator
 
@@ -117,7 +116,9 @@ def fine_tune(
                     settings.text, settings.given, text, settings.evaluation.language, distilled
                 )
                 initial.to(accelerator.device)
-                metric = _choose_metric(evaluation, settings.training, initial, accelerator)
+                metric = on_main_process(
+                    accelerator, partial(_choose_metric, evaluation, settings.training, initial)
+                )
                 with accelerator.local_main_process_first():  # the others read its cache
                     data = prepare_data(text, initial, settings)
                 check = partial(
@@ -158,20 +159,13 @@ def _show(text: TrainingText, settings: RunSettings) -> None:
 
 
 def _choose_metric(
-    evaluation: EvaluatorList,
-    training: TrainingSettings,
-    initial: InitialModel,
-    accelerator: Accelerator,
+    evaluation: EvaluatorList, training: TrainingSettings, initial: InitialModel
 ) -> str | None:
     """Try the user's evaluator, and return the metric that chooses the checkpoint."""
-
-    def choose() -> str | None:
-        evaluation.try_own(initial.model)
-        if evaluation.ignored:
-            OUTPUT.info(f"evaluator: not used as figures: {', '.join(evaluation.ignored)}")
-        return evaluation.best_metric(training.metric_for_best_model)
-
-    return on_main_process(accelerator, choose)
+    evaluation.try_own(initial.model)
+    if evaluation.ignored:
+        OUTPUT.info(f"evaluator: not used as figures: {', '.join(evaluation.ignored)}")
+    return evaluation.best_metric(training.metric_for_best_model)
 
 
 def _make_task(

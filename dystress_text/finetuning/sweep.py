@@ -293,8 +293,8 @@ def run_all(runs: Sequence[PlannedRun], logs: Path) -> list[str]:
     try:
         return [run.folder.name for run in runs if not _run(run, logs)]
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
 
 
 def _run(run: PlannedRun, logs: Path) -> bool:
