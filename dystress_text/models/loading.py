@@ -278,7 +278,8 @@ def save_model(model: SentenceTransformer, folder: str | Path) -> None:
     the folder is replaced once all new files are complete.
     """
     # what a call leaves in a fast tokenizer, and saving keeps; a static model's is its own
-    backend = getattr(model.tokenizer, "backend_tokenizer", None)
+    tokenizer = getattr(model[0], "tokenizer", None)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         backend.no_truncation()
         backend.no_padding()
