@@ -23,7 +23,7 @@ COMMANDS = {  # modules of ``programs`` with ``main``, loaded when called, and w
     "evaluate": "evaluate a model on the STS and transfer tasks",
     "judge": "compare models by your own judgements of what they find",
     "prepare": "get data sets ready",
-    "audit": "which constant temperature a loss amounts to, from a run's log",
+    "audit": "find the constant temperature that the loss of a run amounts to",
     "export": "copies for transformers, ONNX Runtime, the hub",
     "sweep": "train and evaluate many configurations with several seeds",
     "report": "tables and pages of runs, with paired differences",
@@ -32,7 +32,6 @@ OTHER_NAMES = {"senteval": "evaluate"}
 
 
 def _own_command(command: str) -> None:
-    """What this module does itself: guide and version."""
     if command == "--version":
         print(f"dystress-text {__version__}", flush=True)
     elif command in ("-h", "--help", "help"):
@@ -46,12 +45,12 @@ def _own_command(command: str) -> None:
 
 
 def program(command: str) -> ModuleType:
-    """The module of a command."""
+    """Import the module of a command, or refuse an unknown command."""
     return importlib.import_module(f"dystress_text.programs.{command}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The console command; returns the exit code of the program that it calls."""
+    """Run the console command; return the exit code of the program that it calls."""
     command, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
     command = OTHER_NAMES.get(command, command)
     if command in COMMANDS:

@@ -1,4 +1,4 @@
-"""Errors that a program shows as one line without a traceback."""
+"""Errors that programs show as one line without a traceback."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ParameterError(UserError, ValueError):
 
 @contextmanager
 def naming(parameter: str) -> Iterator[None]:
-    """Let an error inside the context name a parameter, unless it names one."""
+    """Turn a UserError inside this context into a ParameterError that names ``parameter``."""
     try:
         yield
     except ParameterError:
@@ -67,12 +67,12 @@ class DataError(UserError):
 
 
 def plain(value: Any) -> Any:
-    """Convert a scalar of NumPy or torch to Python's type; return other values unchanged."""
+    """Convert a scalar of NumPy or torch to a Python number; return other values unchanged."""
     return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def lies_in(value: object, interval: str) -> bool:
-    """Return whether a value is a number in an interval such as ``[0, 1)``; NaN is in none."""
+    """Return whether a value is a number in an interval such as ``[0, 1)``; NaN never is."""
     if not isinstance(value, int | float):  # argparse makes a list of ``--option=--``
         return False
     low, high = map(float, interval[1:-1].split(","))
@@ -86,7 +86,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether Python, NumPy or torch (on any device) found too little memory."""
+    """Return whether an error says that memory ran out, in Python, NumPy or torch on any device."""
     torch_failed = isinstance(error, RuntimeError) and re.search(
         "DefaultCPUAllocator|out of memory", str(error)
     )
@@ -94,9 +94,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """Return the known name of which ``word`` is a misspelling, as part of a message, else "".
+    """Return ``(did you mean ...?)`` for a misspelled name, else "".
 
-    Names that are less alike mean other things: ``do_train`` is not ``mlp_only_train``.
+    Only close spellings count: ``do_train`` does not suggest ``mlp_only_train``.
     """
     plain = {re.sub(r"[\W_]", "", name).lower(): name for name in known}
     other = OTHER_NAMES.get(word.lstrip("-").replace("-", "_").lower(), "").replace("_", "")
@@ -107,9 +107,9 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run that a signal stopped after saving a checkpoint.
+    """Raised when a signal stopped a run after its checkpoint was saved.
 
-    ``except Exception`` in a loop over runs does not catch it.
+    It is no Exception, so that a loop over runs with ``except Exception`` stops too.
     """
 
     def __init__(self, signal: int, message: str) -> None:

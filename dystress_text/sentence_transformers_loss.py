@@ -34,7 +34,7 @@ try:
 except ImportError:  # before 5.7
 
     class _Cached:  # type: ignore[no-redef]
-        """No gradient cache to share."""
+        """The base of the gradient cache, for releases of sentence-transformers that lack it."""
 
 
 class DySTreSSLoss(_Cached, nn.Module):
@@ -46,7 +46,7 @@ class DySTreSSLoss(_Cached, nn.Module):
     a second forward pass. ``MatryoshkaLoss`` can wrap either form. The temperature is that of Manna
     et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive Learning".
 
-    The columns of the data are (anchor, positive) and any number of hard negatives. Labels are
+    The columns of the data are anchor, positive and any number of hard negatives. Labels are
     ignored.
 
     A temperature that follows the run, such as ``ScheduledTemperature``, needs
@@ -58,15 +58,16 @@ class DySTreSSLoss(_Cached, nn.Module):
         temperature: a temperature, a number for a constant one, or a reweighting, for InfoNCE.
             Default: the paper's for text, ``ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)``.
         objective: replaces InfoNCE and ``temperature``.
-        gather_across_devices: whether the candidates of all processes are negatives. Each process
-            must have the same number of rows.
+        gather_across_devices: whether texts of all processes are negatives. Each process must have
+            the same number of rows.
         mini_batch_size: rows to embed at a time, with gradient caching; None embeds all at once.
             Needs sentence-transformers 5.7.
         mini_batch_num_tokens: tokens to embed at a time, instead of rows.
         show_progress_bar: whether to show the progress over the mini-batches.
 
     Raises:
-        ValueError: arguments exclude each other, or need another version or model.
+        ValueError: arguments exclude each other, or need another version of sentence-transformers
+            or another model.
 
     Examples:
         >>> from datasets import Dataset
@@ -170,7 +171,7 @@ class DySTreSSLoss(_Cached, nn.Module):
 
     @property
     def temperature(self) -> float | LossPart:
-        """The number of a constant temperature, else the temperature."""
+        """The temperature; a float if it is constant."""
         return self.objective.temperature.as_argument()
 
     @property

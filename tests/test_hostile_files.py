@@ -10,7 +10,7 @@ from fuzz_cases import Harm, accepted
 from model_cases import build_model
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.embedder import load_model
+from dystress_text.evaluation.text_encoder import load_model
 from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.finetuning.settings import TextSettings
 from dystress_text.models.loading import load_encoder, load_sentence_transformer, save_model

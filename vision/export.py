@@ -56,7 +56,7 @@ def export(model: Path, output: Path) -> None:
         write_bytes(output, save(contiguous(torchvision_names(encoder)), metadata))
     except OSError as error:
         raise ParameterError("output", f"cannot write {str(output)!r}: {error.strerror}") from error
-    print(*code_for_loading(made, str(output)), sep="\n")
+    print(code_for_loading(made, str(output)))
 
 
 @program("export.py")

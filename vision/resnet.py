@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from shlex import quote
 from textwrap import indent
 from typing import Any
 
@@ -22,9 +23,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetModel
 
-from dystress_text.errors import UserError, reason_of
+from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.atomic import atomic_files, write_json
-from vision.architectures import ARCHITECTURES, IN_OTHER_LIBRARIES
+from vision.architectures import ARCHITECTURES, IN_OTHER_LIBRARIES, STEMS
 
 CIFAR_STEM = [
     "network.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)",
@@ -121,7 +122,14 @@ def build_encoder(
             ``expander`` (Barlow Twins, VICReg) has three layers of ``out_dim`` units and ``byol``
             two with 4,096 hidden ones; both end in a linear layer.
         out_dim: dimensions of the projector's output.
+
+    Raises:
+        ParameterError: the stem is unknown, or ``out_dim`` is not positive.
     """
+    if stem not in STEMS:
+        raise ParameterError("stem", f"{stem!r} is none of {', '.join(STEMS)}")
+    if out_dim < 1:
+        raise ParameterError("out_dim", f"must be at least 1, got {out_dim}")
     backbone = ResNetModel(ResNetConfig(**ARCHITECTURES[architecture]))
     if stem == "cifar":
         first = backbone.embedder.embedder
@@ -197,12 +205,8 @@ def _card(encoder: ImageEncoder, card: str) -> str:
             "does not know: `AutoModel.from_pretrained` cannot read this folder. It loads, in a "
             "checkout of the project, with"
         )
-    file = f"{made.architecture}.safetensors"
-    libraries = ""
-    if made.architecture in IN_OTHER_LIBRARIES:
-        command = f"python vision/export.py --model FOLDER --output {file}"
-        code = indent("\n".join(code_for_loading(made, file)), "    ")
-        libraries = f"\nIn timm or torchvision, after `{command}`:\n\n{code}\n"
+    exporting = indent(code_for_exporting(made, "FOLDER"), "    ")
+    libraries = f"\nIn timm or torchvision:\n\n{exporting}\n" if exporting else ""
     return f"""\
 ---
 library_name: transformers
@@ -271,15 +275,24 @@ def fingerprint(encoder: ImageEncoder) -> str:
     return digest.hexdigest()[:16]
 
 
-def code_for_loading(made: EncoderDescription, file: str) -> list[str]:
-    """Return the lines that load a file of vision/export.py in timm or torchvision."""
+def code_for_exporting(made: EncoderDescription, folder: str) -> str:
+    """Return how a folder's backbone gets into timm or torchvision; "" if they have none alike."""
+    if made.architecture not in IN_OTHER_LIBRARIES:
+        return ""
+    file = f"{made.architecture}.safetensors"
+    command = f"# after python vision/export.py --model {quote(folder)} --output {file}"
+    return f"{command}\n{code_for_loading(made, file)}"
+
+
+def code_for_loading(made: EncoderDescription, file: str) -> str:
+    """Return the code that loads a file of vision/export.py in timm or torchvision."""
     name = made.architecture
+    lines = [f'network = torchvision.models.{name}()  # or timm.create_model("{name}")']
+    if made.stem == "cifar":
+        lines += CIFAR_STEM
     weights = f"safetensors.torch.load_file({file!r})"
-    return [
-        f'network = torchvision.models.{name}()  # or timm.create_model("{name}")',
-        *(CIFAR_STEM if made.stem == "cifar" else []),
-        f"network.load_state_dict({weights}, strict=False)  # all but fc",
-    ]
+    lines.append(f"network.load_state_dict({weights}, strict=False)  # all but fc")
+    return "\n".join(lines)
 
 
 def torchvision_names(encoder: ImageEncoder) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Finished runs, read and compared: statistics, tables, pages, curves, drawings.
+"""Finished runs: reading, comparison, tables, pages, curves and audits.
 
-May import: finetuning and what it may import. Program: ``dystress report``.
+Imports ``evaluation`` and the layers below it. Programs: ``dystress report``, ``dystress audit``.
 """

@@ -1,4 +1,4 @@
-"""Which constant temperature a loss amounts to, from the lines of a similarity log.
+"""Find the constant temperature that trains most like a loss, from the lines of a similarity log.
 
 The distance is that of :mod:`dystress_text.losses.diagnosis`: the total variation distance between
 the distributions of the negatives' gradient over the pairs. All steps count the same.
@@ -40,15 +40,15 @@ class Audit:
     """A loss compared with constant temperatures on a data set.
 
     Attributes:
-        loss: its text, such as ``infonce(cosine(0.05, 0.07))``.
+        loss: the loss as a string, such as ``infonce(cosine(0.05, 0.07))``.
         data: ``sentences`` or ``images``.
         negatives: the number of negative pairs.
         tau: the nearest constant.
-        total_variation: the distance from that constant, 0 to 1.
-        gradient_ratio: gradient of the positives over that of the negatives; 1 for InfoNCE.
-        negative: mean similarity of the negatives.
+        total_variation: the distance to that constant, from 0 to 1.
+        gradient_ratio: gradient of the positives divided by that of the negatives; 1 for InfoNCE.
+        negative: the mean similarity of negative pairs.
         taus: the constants that were tried, (constants,).
-        total_variations: the distance from each of them, (constants,).
+        total_variations: the distance to each of these constants, (constants,).
     """
 
     loss: str
@@ -63,7 +63,7 @@ class Audit:
 
     @property
     def equivalent(self) -> bool:
-        """Whether the loss is expected to train like the nearest constant."""
+        """Whether a run with the nearest constant is expected to train like this loss."""
         is_usual_ratio = abs(self.gradient_ratio - 1) < EQUIVALENT_RATIO
         return self.total_variation < EQUIVALENT_DISTANCE and is_usual_ratio
 
@@ -81,14 +81,14 @@ def audit(
 
     Args:
         model: a model, or its folder or name.
-        sentences: any number; an incomplete last batch is dropped.
-        loss: an objective or its text.
-        batch_size: sentences of a batch, which are each other's negatives.
-        seed: of the dropout.
+        sentences: at least a batch; an incomplete last batch is dropped.
+        loss: an objective or its string.
+        batch_size: sentences per batch. The other sentences of a batch are the negatives.
+        seed: the seed of the dropout.
 
     Raises:
-        UserError: the model cannot be loaded, the sentences are no texts or fill no batch, or the
-            loss has no negatives.
+        UserError: the model cannot be loaded, the sentences are not texts, or too few for a batch,
+            or the loss has no negatives.
 
     Examples:
         >>> texts = ["It rains.", "A dog ran home.", "The bank was closed.", "She sings."]
@@ -140,16 +140,16 @@ def _stacked(of_batches: tuple[Tensor, ...]) -> Tensor:
 
 
 def audit_log(lines: Sequence[Mapping[str, Any]], log: object, loss: str, data: str) -> Audit:
-    """Compare a loss with constant temperatures by the similarity log of its training.
+    """Compare a loss with constant temperatures, from the similarity log of a run with that loss.
 
     Args:
-        lines: of the log, in order.
-        log: its name, for errors.
-        loss: its text.
+        lines: the lines of the log, in order.
+        log: the name of the log, for errors.
+        loss: the loss as a string.
         data: ``sentences`` or ``images``.
 
     Raises:
-        UserError: the log holds no comparison with constants.
+        UserError: the log has no comparison with constants.
     """
     ends = [line for line in lines if "total_variation" in line.get("comparison", {})]
     compared = [line["comparison"] for line in ends if line["comparison"]["batches"]]
@@ -175,15 +175,17 @@ def audit_log(lines: Sequence[Mapping[str, Any]], log: object, loss: str, data: 
 
 
 def nearest_constant(taus: Floats, distances: Floats) -> tuple[float, float]:
-    """Return the constant with the least distance, and this distance, also between those tried.
+    """Return the constant temperature nearest to a loss, and its distance.
 
-    The distance is V-shaped in log tau for a loss with a constant temperature, and a rounded V for
-    others, so its square is smooth. The minimum is that of a polynomial through the
+    The constant may lie between those tried.
+
+    As a function of log tau the distance is V-shaped for a loss with a constant temperature, and a
+    rounded V for others, so its square is smooth. The minimum is that of a polynomial through the
     squares at the five constants around the least one.
 
     Args:
         taus: the constants, at equal steps of their logarithm, (constants,).
-        distances: of each constant, (constants,).
+        distances: the distance to each constant, (constants,).
     """
     least = int(np.argmin(distances))
     if least in (0, len(taus) - 1):
@@ -199,7 +201,7 @@ def nearest_constant(taus: Floats, distances: Floats) -> tuple[float, float]:
 
 
 def summary(audit: Audit) -> str:
-    """Return the audit in three lines; the first names the nearest constant."""
+    """Return three lines about the audit; the first names the nearest constant."""
     ends = {audit.taus[0]: " or less", audit.taus[-1]: " or more"}
     tau = f"{audit.tau:.4f}{ends.get(audit.tau, '')}"
     expected = "expected" if audit.equivalent else "not expected"
@@ -213,5 +215,4 @@ def summary(audit: Audit) -> str:
 
 
 def to_json(audit: Audit) -> dict[str, Any]:
-    """Return the content of ``audit.json``."""
     return {**vars(audit), "equivalent": audit.equivalent}

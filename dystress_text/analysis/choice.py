@@ -1,4 +1,7 @@
-"""Judge the choice of the best configuration: is it at the end of the range, is it flattered."""
+"""Check the choice of the best configuration.
+
+Is it at the end of the range that was tried, and is its figure inflated by the choice?
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,11 @@ _FEWEST = 10  # queries or pairs, five in each half
 
 
 def end_of_range(settings: Mapping[str, Mapping[str, Any]], best: str) -> list[str]:
-    """Return a line if the best has the largest or the smallest value of what was varied.
+    """Return a line if the best configuration has the largest or smallest value that was tried.
 
     Args:
-        settings: by configuration; only those that differ in a single number have such a value.
+        settings: the settings of each configuration; if they differ in more than one number, there
+            is no line.
         best: a configuration.
     """
     varied = differing(list(settings.values()))
@@ -42,12 +46,12 @@ def end_of_range(settings: Mapping[str, Mapping[str, Any]], best: str) -> list[s
 
 
 def by_halves(results: Mapping[str, Sequence[Result]]) -> list[str]:
-    """Return a line with the figure of the best on queries or pairs that did not choose it.
+    """Return a line with the best figure, measured on queries or pairs that did not choose it.
 
-    Without ``each`` there is no line, nor if a half has no figure, as its scores are all equal.
+    There is no line if results lack ``each``, or if all scores of a half are equal.
 
     Args:
-        results: by configuration, of all its seeds and tasks.
+        results: the results of each configuration, for all seeds and tasks.
     """
     measured = [each.each.get("model", ()) for several in results.values() for each in several]
     if min(map(len, measured)) < _FEWEST:
@@ -68,7 +72,7 @@ def by_halves(results: Mapping[str, Sequence[Result]]) -> list[str]:
 
 
 def _on_half(result: Result, half: int) -> float:
-    """Return the figure x 100 on every second query or pair in a fixed random order."""
+    """Return the figure x 100 on every second query or pair, in a fixed random order."""
     values = np.array(result.each["model"])
     units = np.random.default_rng(0).permutation(len(values))[half::2]
     if "scores" in result.each:

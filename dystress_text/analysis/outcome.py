@@ -1,4 +1,4 @@
-"""Describe the outcome of a run: its figures, and the checkpoint kept."""
+"""Describe the outcome of a run: its figures, and the checkpoint that was kept."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ Table = list[list[str]]  # cells as text, the header first
 
 
 def outcome(record: RunRecord) -> list[str]:
-    """Return a collapse, the main figures, where the lexical baseline wins, and the kept step."""
+    """Return lines: collapse, main figures, lexical baselines that win, and the kept step."""
     figures = [_figures(record), *held_out(record)]
     return [*collapse(record), *figures, *not_beaten(record), _kept(record)]
 
 
 def collapse(record: RunRecord) -> list[str]:
-    """Return a line about a collapse; [] without one."""
+    """Return a line if the embeddings collapsed, else []."""
     if record.collapsed_step is None:
         return []
     kept = "no model was saved before"
@@ -27,7 +27,7 @@ def collapse(record: RunRecord) -> list[str]:
 
 
 def held_out(record: RunRecord) -> list[str]:
-    """Return lines with the gain on a run's held-out rows; [] if there are none."""
+    """Return lines about the gain on held-out rows; [] for a run without them."""
     held = record.held_out
     if held is None or held.metric not in record.metrics:  # earlier, texts were held out, too
         return []
@@ -81,9 +81,9 @@ def _kept(record: RunRecord) -> str:
 
 
 def results(record: RunRecord) -> Table:
-    """Return a row for each metric: before and after training, and of the lexical baseline.
+    """Return a table row for each metric: before training, after training, lexical baseline.
 
-    Before training there are the best pooler and that of the run.
+    "Before training" has two columns, the best pooler and the pooler of the run.
     """
     figures: dict[str, Figures] = {}
     labels = {record.pooler: record.start, BASE: BASE}

@@ -1,7 +1,7 @@
-"""Write the page of a run, its ``report.html``, or of several: settings, tables and pictures.
+"""Write ``report.html``, the page of one run or of several: settings, tables and plots.
 
-The page is a single file with its pictures inside; it loads nothing, runs no script and opens
-offline. A task adds what it measured as tables. Needs the ``plots`` extra.
+The page is a single file that contains its plots and works offline; it has no scripts. Each kind
+of run passes its measurements as tables. Needs the ``plots`` extra.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _ENVIRONMENT = (
 
 
 def leave_report(folder: Path, render: Callable[[], str], shown: str = "the run") -> str:
-    """Write a page and return a line about it; an error becomes the line and fails no run.
+    """Write the page of a run, and return a line that says so.
 
     Args:
-        folder: of the run.
-        render: returns the page.
-        shown: what the page shows.
+        folder: the folder of the run.
+        render: makes the page. If it raises an error, the line describes the error.
+        shown: what the page shows, for the line.
     """
     try:
         write_text(folder / REPORT, render())
@@ -57,14 +57,14 @@ def render_page(
     estimates: Mapping[str, Mapping[str, Estimate]] | None = None,
     examples: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (),
 ) -> str:
-    """Return the page of one or several runs as HTML.
+    """Return an HTML page of one or several runs.
 
     Args:
-        runs: to show.
-        tables: by title.
-        notes: on the tables.
-        verdict: the first lines; those of a single run follow its outcome.
-        estimates: to draw, by set and then by name.
+        runs: the runs to show.
+        tables: tables by title.
+        notes: notes below the tables.
+        verdict: the first lines of the page; for a single run they follow its outcome.
+        estimates: figures to draw with intervals, by set and then by name.
         examples: pictures by heading, each with its description and a URI.
 
     Raises:
@@ -99,7 +99,7 @@ def render_page(
 
 
 def _title(runs: Sequence[FinishedRun]) -> str:
-    """Return which model was trained on which data."""
+    """Return the page's title: which model was trained on which data."""
     trained = "; ".join(dict.fromkeys(_trained(run.record) for run in runs))
     return trained if len(runs) == 1 else f"{len(runs)} runs: {trained}"
 
@@ -123,7 +123,7 @@ def _trained(record: RunRecord) -> str:
 
 
 def _environment(record: RunRecord) -> dict[str, Any]:
-    """Return data, device and versions by names such as ``versions: torch``."""
+    """Return data, device and versions, under names such as ``versions: torch``."""
     options: dict[str, Any] = {}
     for key in _ENVIRONMENT:
         value = getattr(record, key)

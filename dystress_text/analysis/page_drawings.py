@@ -1,4 +1,4 @@
-"""Draw the pictures of a page. Each is 9 cm wide, the width of a phone's screen."""
+"""Draw the plots of a page, each 9 cm wide to fit the screen of a phone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOGGED = {  # of the similarity log
 
 
 def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, list[Picture]]]:
-    """Return the pictures of a page by heading; a gallery may be empty."""
+    """Return the plots of a page by heading; a heading may have none."""
     curves = [_curves(run) for run in runs]
     metrics = {name for each in curves for name, curve in each.items() if _varies(curve)}
     if len({run.record.loss for run in runs}) > 1:
@@ -53,7 +53,7 @@ def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, list[Picture]]]:
 
 
 def draw_estimates(estimates: Mapping[str, Mapping[str, Estimate]]) -> list[Picture]:
-    """Draw a dot and a 95 % interval for each name in a set, and a picture for each set."""
+    """Draw one plot for each set: a dot and a 95 % interval for each name."""
     pictures = []
     with style():
         for where, of_set in estimates.items():
@@ -72,9 +72,9 @@ def draw_estimates(estimates: Mapping[str, Mapping[str, Estimate]]) -> list[Pict
 
 
 def _curves(run: FinishedRun) -> dict[str, Curve]:
-    """Return the curves of the logs by name, from the figures before training on.
+    """Return the logged curves by name; each begins with the figure before training.
 
-    None stands for a value that was not finite and is drawn as a gap.
+    A value that was not finite is None, and is drawn as a gap.
     """
     curves: dict[str, Curve] = {}
     untrained = {"step": 0, **run.record.untrained.get(run.record.pooler, {})}
@@ -88,14 +88,14 @@ def _curves(run: FinishedRun) -> dict[str, Curve]:
 
 
 def _varies(curve: Curve) -> bool:
-    """Return whether a curve shows more than a constant, such as a constant temperature."""
+    """Return whether a curve is worth drawing: a constant temperature, say, is not."""
     return len({value and round(value, 6) for value in curve.values()}) > 1
 
 
 def _draw_curves(
     metric: str, runs: Sequence[FinishedRun], curves: Sequence[Mapping[str, Curve]]
 ) -> str:
-    """Draw a line for each run; runs of one configuration share the look."""
+    """Draw a line for each run, with one style per configuration."""
     names = dict.fromkeys(run.configuration for run in runs)
     looks = dict(zip(names, cycle(mpl.rcParams["axes.prop_cycle"]), strict=False))
     figure = Figure(figsize=(WIDTH, 2.1))
@@ -118,7 +118,7 @@ def _draw_curves(
 
 
 def _mark(axes: Axes, record: RunRecord, metric: str) -> None:
-    """Mark the step that was kept, and the lexical baseline."""
+    """Mark the step that was kept, and the figure of the lexical baseline."""
     axes.lines[0].set_label("this run")
     if record.best_step is not None and record.settings.get("metric_for_best_model") == metric:
         axes.axvline(record.best_step, color="C3", linestyle=":", label="kept")
@@ -127,7 +127,10 @@ def _mark(axes: Axes, record: RunRecord, metric: str) -> None:
 
 
 def _losses(runs: Sequence[FinishedRun]) -> list[Picture]:
-    """Draw the losses but those that have learned their temperature; nothing if all are flat."""
+    """Draw the losses of runs; None if all of them are flat.
+
+    Losses that learn their temperature are left out.
+    """
     losses = {}
     for run in runs:
         if run.record.learned_temperature:
@@ -148,9 +151,9 @@ def _losses(runs: Sequence[FinishedRun]) -> list[Picture]:
 
 
 def _histograms(record: RunRecord) -> list[Picture]:
-    """Draw the similarities of scored pairs before and after training.
+    """Draw histograms of the similarities of scored pairs before and after training.
 
-    The record has counts in equal bins over [-1, 1].
+    The record contains counts in equal bins over [-1, 1].
     """
     scored = record.similarities
     times = [time for time in ("before", "after") if time in scored]
@@ -178,7 +181,7 @@ def _histograms(record: RunRecord) -> list[Picture]:
 
 
 def _uri(figure: Figure) -> str:
-    """Return a figure as a data URI."""
+    """Return a matplotlib figure as a data URI."""
     with io.BytesIO() as drawn:
         figure.savefig(drawn, format="svg", metadata={"Date": None})
         content = base64.b64encode(drawn.getvalue()).decode("ascii")

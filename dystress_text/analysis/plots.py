@@ -1,4 +1,4 @@
-"""Draw losses, in the common style of all figures. Needs the ``plots`` extra."""
+"""Draw losses in the style of all plots. Needs the ``plots`` extra."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dystress_text.losses.objectives import Objective
 
 
 def style() -> AbstractContextManager[None]:
-    """Return a context with the colours, text sizes and layout of all figures."""
+    """Return a context that sets the colours, text sizes and layout of plots."""
     return matplotlib.style.context(Path(__file__).with_name("figures.mplstyle"))
 
 
@@ -23,12 +23,12 @@ def draw_losses(
 ) -> Figure | None:
     """Draw the temperature and the logit of losses over the similarity of a pair, in two panels.
 
-    The negatives' logit is pale where a reweighting makes the two differ. A temperature that
-    depends on more than the similarity is left out.
+    If a reweighting gives negatives another logit than positives, it is drawn in a paler colour.
+    Temperatures that depend on more than the similarity are left out.
 
     Args:
-        losses: by the name in the legend.
-        panels: rows and columns.
+        losses: the losses, by their name in the legend.
+        panels: the arrangement of the two panels, (rows, columns).
         size: width and height in inches.
 
     Returns:

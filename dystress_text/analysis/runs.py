@@ -28,8 +28,8 @@ class FinishedRun:
     """A finished run of text or images.
 
     Attributes:
-        folder: of the model, the logs and the page.
-        record: of the run, which ``run.json`` holds.
+        folder: contains the model, the logs and the page.
+        record: the content of ``run.json``.
 
     Examples:
         >>> from dystress_text.training.run_record import RunRecord
@@ -48,7 +48,7 @@ class FinishedRun:
         return "\n".join([trained, *outcome(record)[:3], f"in {self.folder}"])
 
     def _repr_html_(self) -> str:
-        """Return the same and all figures, as a notebook shows them."""
+        """Return the same with all figures, for notebooks."""
         return f"<pre>{escape(repr(self))}</pre>{lay_out(results(self.record), 'html')}"
 
     @property
@@ -69,13 +69,13 @@ class FinishedRun:
 
     @property
     def configuration(self) -> str:
-        """The folder's name without the seed, or the loss if the folder is named after it."""
+        """The folder's name without the seed, or the loss if it gave the folder its name."""
         name = re.sub(r"(?<=.)-seed-\d+$", "", self.folder.name)
         return self.record.loss if name == as_folder(self.record.loss) else name
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The options and the training text, which define the configuration."""
+        """The options and the training text: runs with equal settings are one configuration."""
         options = {**self.record.settings, "training text": self.record.corpus.get("sha256")}
         return {
             name: value
@@ -87,7 +87,7 @@ class FinishedRun:
         return list(run_folder.read_steps(self.folder / run_folder.LOG))
 
     def similarities(self) -> list[Line]:
-        """The lines of the similarity log; none without --log_similarity."""
+        """The lines of the similarity log; [] if the run had no --log_similarity."""
         log = self.folder / run_folder.SIMILARITY_LOG
         return list(run_folder.read_steps(log)) if log.is_file() else []
 
@@ -96,7 +96,7 @@ R = TypeVar("R", bound=FinishedRun)
 
 
 def as_folder(loss: str) -> str:
-    """Return a loss without brackets and blanks, as the name of a folder."""
+    """Return a folder name for a loss: its string without brackets and spaces."""
     return re.sub(r"[^\w.=+]+", "-", loss).strip("-")
 
 
@@ -107,7 +107,7 @@ def read_finished(
 
     Args:
         folders: runs, or folders of runs.
-        programs: that may have written them.
+        programs: names of programs whose runs are accepted.
 
     Raises:
         UserError: there is no finished run, or another program has written one.
@@ -149,13 +149,13 @@ def by_configuration(runs: Iterable[R]) -> dict[str, list[R]]:
 
 
 def differing(options: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys whose values differ; a missing value counts as None."""
+    """Return the keys whose values differ between dictionaries; a missing value counts as None."""
     keys = dict.fromkeys(key for each in options for key in each)
     return [key for key in keys if any(each.get(key) != options[0].get(key) for each in options)]
 
 
 def labels(runs: Sequence[FinishedRun]) -> list[str]:
-    """Return a name for each run: its configuration, or its folder if others share that."""
+    """Return a name for each run: its configuration, or its folder where configurations repeat."""
     configurations = [run.configuration for run in runs]
     return [
         run.folder.name if configurations.count(run.configuration) > 1 else run.configuration

@@ -1,4 +1,4 @@
-"""Tables of runs: mean and deviation over seeds, and paired differences."""
+"""Tables that compare runs: mean and standard deviation over seeds, and paired differences."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ Seed = int | None  # None: a model without a run
 
 @dataclass(frozen=True)
 class Group:
-    """The columns of one table.
+    """The columns of a table.
 
     Attributes:
-        key: of the figures, such as ``senteval/sts``.
-        title: of the table.
-        tasks: in order.
-        mean: the column of their average; "" for none.
-        main: the tasks that are compared where there is no average; in search in one metric.
-        fused: whether a task is a model's ranking fused with that of BM25.
+        key: where the figures are stored, such as ``senteval/sts``.
+        title: the title of the table.
+        tasks: the tasks, in the order of the columns.
+        mean: the column with the average of the tasks; "" for none.
+        main: the columns to compare if there is no average; for search those of one metric.
+        fused: whether a column shows a model's ranking combined with that of BM25.
     """
 
     key: str
@@ -64,11 +64,11 @@ class Group:
 
     @property
     def headlines(self) -> Sequence[str]:
-        """The columns that are compared: the average, or the main ones."""
+        """The columns to compare: the average, or the main ones."""
         return [self.mean] if self.mean else self.main
 
     def row(self, model: Evaluated) -> Row:
-        """Return the figures of a model by column."""
+        """Return the figures of a model, column by column."""
         figures = model.figures.get(self.key, {})
         row: Row = {task: figures.get(task) for task in self.tasks}
         if self.mean:
@@ -85,20 +85,20 @@ class Group:
         return found
 
     def where(self, column: str) -> str:
-        """Return what messages call a column."""
+        """Return the name of a column in messages."""
         return f"{column} ({self.title})"
 
     def tasks_of(self, column: str) -> Sequence[str]:
-        """Return the tasks that a column averages, or the column itself."""
+        """Return the tasks whose average a column shows, or the column itself."""
         return self.tasks if column == self.mean else [column]
 
     def results(self, models: Mapping[Seed, Evaluated], column: str) -> list[Result]:
-        """Return the results behind a main column, of all models."""
+        """Return the results from which a main column is computed, for all models."""
         found = [model.results.get(self.key, {}) for model in models.values()]
         return [each[task] for each in found for task in self.tasks_of(column) if task in each]
 
     def estimates(self, models: Mapping[Seed, Evaluated], column: str) -> dict[Seed, Estimate]:
-        """Return the finite figures in a main column with what intervals need, by seed."""
+        """Return the finite figures in a main column by seed, with the data for intervals."""
         tasks = self.tasks_of(column)
         found = {}
         for seed, model in models.items():
@@ -116,11 +116,11 @@ class Comparison:
 
     Attributes:
         group: the table.
-        column: of the table.
-        name: of the configuration or model.
-        baseline: of the other one.
-        difference: of the two, paired by query or pair, and by seed.
-        obstacle: why they cannot be compared; "" if they can.
+        column: the column of the table.
+        name: the configuration or model.
+        baseline: the configuration or model that it is compared with.
+        difference: the difference, paired by query or pair, and by seed.
+        obstacle: why the two cannot be compared; "" if they can.
     """
 
     group: Group
@@ -143,7 +143,7 @@ class Comparison:
 
 
 def groups_of(models: Sequence[Evaluated]) -> list[Group]:
-    """Return the tables that models have figures for."""
+    """Return the tables for which models have figures."""
     tasks: dict[str, dict[str, None]] = {}
     for model in models:
         for key, row in model.figures.items():
@@ -157,7 +157,7 @@ def groups_of(models: Sequence[Evaluated]) -> list[Group]:
 
 
 def _group(key: str, tasks: list[str], results: Sequence[Mapping[str, Result]]) -> Group:
-    """Return a table, given its tasks and the results of each model by main column."""
+    """Return the table with a key; ``results`` has for each model its results by main column."""
     suite, _, kind = key.partition("/")
     try:
         if not kind:
@@ -173,9 +173,9 @@ def _group(key: str, tasks: list[str], results: Sequence[Mapping[str, Result]]) 
 
 
 def compare(compared: TextRuns) -> list[Comparison]:
-    """Compare configurations with the baseline, with models without a run, and models alone.
+    """Compare each configuration with the baseline and all models; without runs, the models.
 
-    Development sets of training are excluded because they chose the checkpoint.
+    Development sets are left out, as they selected the checkpoint.
     """
     references = [model.name for model in compared.models if model.is_reference]
     names = [model.name for model in compared.models if not model.is_reference]
@@ -194,7 +194,7 @@ def compare(compared: TextRuns) -> list[Comparison]:
 def _comparison(
     compared: TextRuns, group: Group, column: str, name: str, other: str
 ) -> list[Comparison]:
-    """Compare two names in a column; [] if they have no figure, or no seed in common."""
+    """Return the comparison of two names in a column; [] without figures of a common seed."""
     ours, theirs = (group.estimates(compared.by_seed(each), column) for each in (name, other))
     if None not in ours and None not in theirs:  # paired by seed
         ours = {seed: each for seed, each in ours.items() if seed in theirs}
@@ -219,7 +219,7 @@ def estimates_of(compared: TextRuns) -> dict[str, dict[str, Estimate]]:
 
 
 def _main_columns(compared: TextRuns) -> list[tuple[Group, str]]:
-    """Return the columns that are compared: not of development sets, which chose the checkpoint."""
+    """Return the columns to compare, without the development sets that selected the checkpoint."""
     groups = [group for group in groups_of(compared.evaluated) if group.key != TRAINING]
     return [(group, column) for group in groups for column in group.headlines]
 
@@ -236,7 +236,7 @@ def _obstacle(compared: TextRuns, group: Group, column: str, names: Sequence[str
 
 
 def _unlike(group: Group, tasks: Sequence[str], models: Sequence[Evaluated]) -> str:
-    """Return which tasks were measured in different ways; "" without any."""
+    """Return a description of tasks that were measured in different ways; "" if there are none."""
     parts = []
     for task in tasks:
         ways = {model.ways.get(group.key, {}).get(task, "") for model in models} - {""}
@@ -246,7 +246,7 @@ def _unlike(group: Group, tasks: Sequence[str], models: Sequence[Evaluated]) -> 
 
 
 def means(compared: TextRuns, group: Group) -> Table:
-    """Return the figures of models, then mean and deviation of each configuration."""
+    """Return the figures of each model, then mean and standard deviation of each configuration."""
     columns = [*group.tasks, group.mean] if group.mean else list(group.tasks)
     lines = [["", *columns]]
     for model in compared.models:
@@ -270,7 +270,7 @@ def render(compared: TextRuns, style: str) -> str:
     """Return verdict, tables and notes as text.
 
     Args:
-        compared: the runs.
+        compared: the runs and models.
         style: ``text``, ``markdown`` or ``latex``.
     """
     heading, note = _STYLES[style]
@@ -285,7 +285,7 @@ def render(compared: TextRuns, style: str) -> str:
 
 
 def render_evaluation(compared: TextRuns) -> str:
-    """Return the tables of models that were measured together, each above its intervals."""
+    """Return the tables of models that were evaluated together, each followed by its intervals."""
     comparisons = compare(compared)
     lines = []
     for group in groups_of(compared.models):
@@ -297,7 +297,7 @@ def render_evaluation(compared: TextRuns) -> str:
 def _intervals(
     compared: TextRuns, group: Group, comparisons: Sequence[Comparison] = ()
 ) -> list[str]:
-    """Return the intervals of a table's main figures, then of their differences."""
+    """Return lines with the intervals of a table's main figures, then of their differences."""
     estimates = estimates_of(compared)
     lines = []
     for column in group.headlines:
@@ -312,12 +312,12 @@ def _intervals(
 
 
 def _fusion(group: Group) -> list[str]:
-    """Return a line on the column with BM25, if a table has one."""
+    """Return a line that explains the column with BM25, if the table has one."""
     return [FUSION] if group.fused else []
 
 
 def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
-    """Return the best configuration of each column, and all differences."""
+    """Return lines that name the best configuration of each column, and all differences."""
     of_columns: dict[str, list[Comparison]] = {}
     for each in comparisons:
         of_columns.setdefault(each.where, []).append(each)
@@ -335,7 +335,10 @@ def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _answer(compared: TextRuns, found: Sequence[Comparison]) -> list[str]:
-    """Return the best configuration against the second and the models, then other differences."""
+    """Return the lines below the title.
+
+    The first ones compare the best configuration with the second one and the models.
+    """
     group, column, where = found[0].group, found[0].column, found[0].where
     pairs = {(each.name, each.baseline) for each in found if not each.obstacle}
     names = {name for pair in pairs if {*pair} <= {*compared.configurations} for name in pair}
@@ -361,7 +364,7 @@ def _answer(compared: TextRuns, found: Sequence[Comparison]) -> list[str]:
 
 
 def notes_of(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
-    """Return notes on the tables: setups, variants of data, and what is not comparable."""
+    """Return notes below the tables: setups, data variants, and figures that cannot be compared."""
     setups: dict[str, list[str]] = {}
     for name, runs in compared.configurations.items():
         setups.setdefault(_setup(runs[0]), []).append(name)

@@ -1,4 +1,4 @@
-"""Write the page of text runs, with the tables of their evaluations."""
+"""Write the page of text runs, which includes their evaluations."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def text_page(compared: TextRuns) -> str:
 
 
 def _samples(record: RunRecord) -> Table:
-    """Return a row for each sample: the text, and those nearest to it by each model."""
+    """Return a table row for each sample: the text, and its nearest texts by each model."""
     rows = [["text", *record.samples]]
     for of_text in zip(*record.samples.values(), strict=True):
         nearest = ["\n\n".join(others) for _, *others in of_text]

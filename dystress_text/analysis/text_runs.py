@@ -1,4 +1,4 @@
-"""Read finished text runs and evaluated models with their figures, from folders or result files."""
+"""Read the figures of finished text runs and of evaluated models, from folders or result files."""
 
 from __future__ import annotations
 
@@ -43,17 +43,18 @@ _TITLES = {task.name: task.title for task in STS_SETS.values()} | {
 
 @dataclass
 class Evaluated:
-    """The figures of a model.
+    """A model with its figures.
 
     Attributes:
-        name: of the model, with the pooler that the evaluation was given.
-        figures: by group (``training``, ``retrieval``, or suite and kind, such as
+        name: the model's name, with the pooler if the evaluation set one.
+        figures: figures by group (``training``, ``retrieval``, or suite and kind, such as
             ``senteval/sts``), then by column.
-        ways: how each figure was measured (data and mode), by group and column.
-        sets: the name of each column's data in the metrics of training.
-        variants: of the published data.
-        results: that intervals come from, by group and main column.
-        is_reference: the lexical baseline, or the dense model of a hybrid.
+        ways: how each figure was measured (data and mode), by group and column; only equal ways are
+            compared.
+        sets: for each column, the name that its data have in the metrics of training.
+        variants: variants of published data that were used instead of it.
+        results: the results that intervals are computed from, by group and main column.
+        is_reference: whether this is the lexical baseline or the dense model of a hybrid.
     """
 
     name: str
@@ -72,7 +73,7 @@ class TextRun(FinishedRun):
     evaluated: Evaluated
 
     def selected_on(self, column: str) -> bool:
-        """Return whether the data of a column selected the checkpoint."""
+        """Return whether the data of a column selected the run's checkpoint."""
         name = self.record.settings.get("metric_for_best_model")
         if name is None:
             return False
@@ -82,12 +83,12 @@ class TextRun(FinishedRun):
 
 @dataclass(frozen=True)
 class TextRuns:
-    """What a report compares.
+    """The runs and models that a report compares.
 
     Attributes:
-        configurations: finished runs, in order.
-        models: evaluated ones without a run.
-        unfinished: names of runs.
+        configurations: the finished runs of each configuration, in order.
+        models: evaluated models that are not runs.
+        unfinished: the names of unfinished runs.
         baseline: the configuration or model that the others are compared with.
     """
 
@@ -101,19 +102,19 @@ class TextRuns:
         return [run for runs in self.configurations.values() for run in runs]
 
     def by_seed(self, name: str) -> dict[int | None, Evaluated]:
-        """Return what a name stands for: runs by seed, or a model under None."""
+        """Return the runs with this name by seed, or the model with this name under None."""
         if name in self.configurations:
             return {run.seed: run.evaluated for run in self.configurations[name]}
         return {None: next(model for model in self.models if model.name == name)}
 
     @property
     def evaluated(self) -> list[Evaluated]:
-        """All that have a row in a table."""
+        """The runs and models that have a row in a table."""
         return [*(run.evaluated for run in self.runs), *self.models]
 
 
 def single_run(run: FinishedRun) -> TextRuns:
-    """Return a finished text run alone, with the results in its folder."""
+    """Return a comparison that contains one finished run, with the results in its folder."""
     results = results_in(run.folder)
     alone = _with_figures(run, results, task_names(results))
     return TextRuns({run.configuration: [alone]}, [], [], run.configuration)
@@ -124,18 +125,19 @@ def read_text_runs(
 ) -> TextRuns:
     """Read finished text runs, and models without a run.
 
-    A model is known by its weights and its path, the user's data by their content.
-    The lexical baseline and a hybrid's dense model are models if results have their figures.
+    A model is identified by its weights and its path, the user's data by their content.
+    The lexical baseline and the dense model of a hybrid are listed as models if results contain
+    their figures.
 
     Args:
         places: runs, evaluated models, folders of both, or result files (``.jsonl``). Models inside
             the folder of a run belong to it.
         baseline: a configuration by its name, folder or loss, or a model; None for the first.
-        order: of configurations, such as the presets; the others follow by name.
+        order: the order of configurations, such as that of the presets; others follow by name.
 
     Raises:
-        UserError: a place holds no run and no model, a file is damaged, runs of one configuration
-            contradict each other, or the baseline has no run.
+        UserError: a place contains neither a run nor a model, a file is damaged, runs of one
+            configuration contradict each other, or the baseline has no run.
     """
     of_models: list[Result] = []
     folders = []
@@ -167,7 +169,7 @@ def read_text_runs(
 
 
 def evaluated_models(results: Mapping[str, Sequence[Result]]) -> TextRuns:
-    """Return models, whose results were measured together, by the names that they were given."""
+    """Return the models that were evaluated together, under the names that the user gave them."""
     models = [_evaluated(name, of_model, {}) for name, of_model in results.items() if of_model]
     trained = [model.name for model in models if not model.is_reference]
     return TextRuns({}, models, (), next(iter(trained), ""))
@@ -181,7 +183,7 @@ def baseline_named(wanted: str | None, losses: Mapping[str, str]) -> str:
         losses: the loss of each configuration.
 
     Raises:
-        ParameterError: nothing has that name.
+        ParameterError: no configuration has that name or loss.
     """
     if wanted is None:
         return next(iter(losses), "")
@@ -193,7 +195,7 @@ def baseline_named(wanted: str | None, losses: Mapping[str, str]) -> str:
 
 
 def _of_models(place: Path) -> list[Result]:
-    """Return the results in a file, a folder or the folders in it, without those of runs."""
+    """Return the results in a file, or in a folder and its subfolders that hold no run."""
     if place.suffix == ".jsonl":
         results = read_results(place)
         if not results:
@@ -207,7 +209,7 @@ def _of_models(place: Path) -> list[Result]:
 
 
 def _models(results: Iterable[Result], names: Names) -> list[Evaluated]:
-    """Return each model with each of its poolers."""
+    """Return an entry for each model and pooler."""
     of_model: dict[tuple[str, str | None], list[Result]] = {}
     for result in results:
         path = str(Path(result.model).absolute())
@@ -232,7 +234,7 @@ def _with_figures(run: FinishedRun, results: Sequence[Result], names: Names) -> 
 
 
 def _evaluated(label: str, results: Sequence[Result], names: Names) -> Evaluated:
-    """Return the newest figures of the weights that were evaluated last."""
+    """Return the newest figures of a model, for the weights that were evaluated last."""
     if results and results[0].model == LEXICAL:
         label = lexical_label(lexical_words(results))
     model = Evaluated(label, is_reference=bool(results) and results[0].is_reference)

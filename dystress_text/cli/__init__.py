@@ -1,4 +1,4 @@
-"""What programs share: arguments, progress bars, extras, text tables and one-line errors.
+"""Arguments, progress bars, optional packages, text tables and one-line errors of all programs.
 
-May import: nothing of this package but its errors.
+Imports only ``errors`` from this package.
 """

@@ -1,4 +1,4 @@
-"""Parse the arguments of a program, and turn its errors into one line and an exit code."""
+"""Parse the arguments of a program; turn its errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Main = Callable[..., int]  # takes argv, by default that of the process
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser with one-line errors, whose help shows the description unchanged.
+    """A parser with one-line errors that prints its description as it is written.
 
-    Options cannot be abbreviated; dashes in their names count as underscores. The ``epilog`` also
-    ends the error about unknown options.
+    Options cannot be abbreviated; dashes in their names count as underscores. The ``epilog`` is
+    also appended to the error about unknown options.
     """
 
     def __init__(self, prog: str, description: str | None = None, **more: Any) -> None:
@@ -43,7 +43,6 @@ class OneLineParser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def error(self, message: str) -> NoReturn:
-        """Raise the message, without argparse's usage."""
         raise UserError(f"{message} (see --help)")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -72,7 +71,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def without_tokens(text: str) -> str:
-    """Return the text with stars in place of access tokens of the hub."""
+    """Return the text with asterisks in place of the hub's access tokens."""
     token = os.environ.get("HF_TOKEN", "").strip()
     if token:
         text = text.replace(token, "***")
@@ -80,7 +79,7 @@ def without_tokens(text: str) -> str:
 
 
 def one_line(message: str) -> str:
-    """Return a message as one line without control characters and access tokens."""
+    """Return a message as one line, without control characters and access tokens."""
     line = ""
     for character in without_tokens(message):
         line += character if character.isprintable() else repr(character)[1:-1]
@@ -88,11 +87,11 @@ def one_line(message: str) -> str:
 
 
 def program(prog: str, interrupted: str = "interrupted") -> Callable[[Work], Main]:
-    """Decorate a function of argv as a program that returns its :func:`exit_code`.
+    """Decorate a function of argv, so that the program returns its :func:`exit_code`.
 
     Args:
-        prog: name in messages.
-        interrupted: message after Ctrl-C.
+        prog: the program's name in messages.
+        interrupted: the message after Ctrl-C.
     """
 
     def decorate(work: Work) -> Main:
@@ -106,7 +105,7 @@ def program(prog: str, interrupted: str = "interrupted") -> Callable[[Work], Mai
 
 
 def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "interrupted") -> int:
-    """Run a program's work and return the exit code.
+    """Run ``work`` and return the exit code of the program.
 
     Returns:
         0, or 1 if ``work`` returns False, 2 after a UserError, 128 + the number of a signal.
@@ -145,7 +144,7 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
 
 @contextmanager
 def any_character_printable() -> Iterator[None]:
-    """Escape characters that standard output's encoding lacks, such as Chinese in ASCII."""
+    """Let standard output escape characters that its encoding lacks, such as Chinese in ASCII."""
     stream = sys.stdout
     with ExitStack() as stack:
         if isinstance(stream, TextIOWrapper):  # a notebook's takes any character

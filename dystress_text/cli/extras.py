@@ -1,4 +1,4 @@
-"""Check for the packages of the extras in ``pyproject.toml``."""
+"""Check that the packages of an extra in ``pyproject.toml`` are installed."""
 
 from __future__ import annotations
 

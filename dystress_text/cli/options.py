@@ -43,8 +43,8 @@ def option(
     Args:
         default: the value if the option is not given; ``MISSING`` for one that must be given.
         help: the text for ``--help``.
-        interval: of valid numbers, such as ``[0, 1)``; a value of None is always valid.
-        needs: another option; without it only the default is valid.
+        interval: the interval of valid numbers, such as ``[0, 1)``; None is always valid.
+        needs: another option that must be given too, unless this one has its default.
         **more: further arguments of argparse's ``add_argument``, such as ``choices``.
     """
     metadata = {"help": help, "interval": interval, "needs": needs, **more}
@@ -54,7 +54,7 @@ def option(
 
 
 def check_options(settings: Any) -> None:
-    """Convert the options to the types of their fields.
+    """Convert the options to the types of their fields, and check them.
 
     Raises:
         ParameterError: an option is invalid or lacks the option it needs.
@@ -74,17 +74,17 @@ def check_options(settings: Any) -> None:
 
 
 def check_names(option: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Reject unknown names, all at once, and misspelled ones with the known name."""
+    """Reject unknown names in one error, which suggests the name that was probably meant."""
     unknown = [f"{name!r}{meant(name, known)}" for name in names if name not in known]
     if unknown:
-        raise ParameterError(option, f"no {', '.join(unknown)}; known are {', '.join(known)}")
+        raise ParameterError(option, f"unknown: {', '.join(unknown)}; known are {', '.join(known)}")
 
 
 def converted(entry: Field[Any], group: type, value: Any) -> Any:
-    """Convert a value from Python code to the type of a field, or reject it.
+    """Convert a value from Python code to the type of a field; reject a value of another type.
 
-    A path becomes a string and vice versa, ``~`` the user's home, a scalar of NumPy or torch a
-    number, and one value a list if the field is a list.
+    Paths and strings are converted to each other, ``~`` to the home folder, scalars of NumPy or
+    torch to numbers, and a single value to a list if the field is a list.
     """
     kind, optional = _kind(entry, group)
     if value is None and optional:
@@ -127,7 +127,7 @@ def default_of(entry: Field[Any]) -> Any:
 
 @contextmanager
 def options_in_python(*groups: Any) -> Iterator[None]:
-    """Write ``--option`` in errors as a keyword, and one that is yes or no as ``option=True``."""
+    """In this context, errors write ``--option`` as ``option`` or ``option=True``, as in Python."""
     try:
         yield
     except (UserError, Interrupted) as error:
@@ -141,9 +141,9 @@ def options_in_python(*groups: Any) -> Iterator[None]:
 
 
 class SettingsParser(OneLineParser):
-    """A parser whose options are the fields of dataclasses, each a group under its ``title``.
+    """A parser whose options are the fields of dataclasses; each dataclass is a group of the help.
 
-    The result has only the options that are given.
+    The parsed namespace contains only options that the user gave.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class SettingsParser(OneLineParser):
 
 
 def instances(groups: Sequence[Any], given: Mapping[str, Any]) -> list[Any]:
-    """Return an instance of each dataclass with those of its fields that are given."""
+    """Return an instance of each dataclass, made from the given values of its fields."""
     return [
         group(**{each.name: given[each.name] for each in fields(group) if each.name in given})
         for group in groups
@@ -173,7 +173,7 @@ _METAVARS = {int: "N", float: "X", bool: "yes|no"}
 
 
 def _add_option(add: Callable[..., Any], entry: Field[Any], kind: Any) -> None:
-    """Add the option of a field: a number or text, a list of them, or yes or no."""
+    """Add the option of a field: a number, a text, a list of them, or yes or no."""
     more = dict(entry.metadata)
     more.pop("interval", None)
     more.pop("needs", None)

@@ -1,4 +1,4 @@
-"""Combine the settings of a preset with the options that are given."""
+"""Combine the settings of a preset with the options of the user."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LENGTH = {"max_steps", "num_train_epochs"}
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings with a description."""
+    """The settings of a preset, and its description."""
 
     description: str  # one line
     settings: dict[str, Any]  # values by option name; other options keep their defaults
@@ -64,7 +64,7 @@ class Program:
     loss_module: str = "dystress_text.losses"  # registers the losses of the program when imported
 
     def listing(self) -> str:
-        """Return one line per preset: its name and description."""
+        """Return a line for each preset, with name and description."""
         width = max(map(len, self.presets))
         lines = [
             f"{name.ljust(width)}  {preset.description}" for name, preset in self.presets.items()
@@ -84,7 +84,7 @@ class Program:
         """
         name = given.get("preset") or self.default
         if not isinstance(name, str) or name not in self.presets:
-            reason = f"no {name!r}{meant(str(name), self.presets)}; --list_presets shows all"
+            reason = f"unknown preset {name!r}{meant(str(name), self.presets)}; see --list_presets"
             raise ParameterError("preset", reason)
         unknown = given.keys() - self.options.keys()
         if unknown:
@@ -132,7 +132,7 @@ def _objective(wanted: object, tau: float | None) -> Objective:
 
 
 class _Help(argparse.Action):
-    """Print help with the values of the preset; ``const`` is the program."""
+    """Print the help with the values of the preset as defaults; ``const`` is the program."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: object, *_: object
@@ -157,7 +157,7 @@ def parse_options(
     description: str | None,
     epilog: str | None = None,
 ) -> dict[str, Any]:
-    """Parse a command line into options by name."""
+    """Parse a command line; return the given options by name."""
     parser = SettingsParser(program.groups, prog, description, epilog=epilog, add_help=False)
     parser.usage = "%(prog)s [--preset NAME] [--OPTION VALUE ...]"
     add = parser.add_argument

@@ -1,7 +1,7 @@
-"""What the library says: messages by logging, and progress bars.
+"""Output of the library: messages, by logging, and progress bars.
 
-``logging.getLogger("dystress_text").setLevel("WARNING")`` silences both; ``dystress_text.progress``
-has the bars and the lines of single results, which go to standard error.
+``logging.getLogger("dystress_text").setLevel("WARNING")`` silences both. The logger
+``dystress_text.progress`` is for the bars and for single results, which go to standard error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ PROGRESS = OUTPUT.getChild("progress")
 
 
 class _Printer(logging.Handler):
-    """Print messages to the stream that is the standard one at the time."""
+    """Print messages to the current ``sys.stdout`` or ``sys.stderr``.
+
+    Notebooks and tests replace these streams.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         stream = sys.stderr if record.name == PROGRESS.name else sys.stdout
@@ -33,9 +36,9 @@ OUTPUT.setLevel(OUTPUT.level or logging.INFO)
 def progress_bar(
     iterable: Iterable[Any] | None = None, show: bool = True, **options: Any
 ) -> tqdm[Any]:
-    """Return a tqdm bar that appears after a second.
+    """Return a tqdm bar that appears after one second.
 
-    If standard error is not a terminal, it updates every ten seconds.
+    Where standard error is no terminal, the bar is printed every ten seconds.
     """
     interval = 0.1 if sys.stderr.isatty() else 10.0
     return tqdm(

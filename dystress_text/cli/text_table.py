@@ -11,9 +11,9 @@ _TABULATE = {"text": "plain", "markdown": "pipe", "latex": "latex_booktabs", "ht
 
 
 def lay_out(lines: Sequence[Sequence[str]], style: str = "text") -> str:
-    """Return a table whose header is the first line; only the first column is left-aligned.
+    """Format lines of cells as a table with a header, its first column left-aligned.
 
-    Long headers are broken in plain text, so that the table is not wider than its cells need.
+    In plain text a header that is wider than the cells below it is broken into several lines.
     """
     widths = [16] * len(lines[0]) if style == "text" else None
     align = ["left", *("right" for _ in lines[0][1:])]
@@ -31,5 +31,5 @@ def lay_out(lines: Sequence[Sequence[str]], style: str = "text") -> str:
 
 
 def cell(figure: float | None) -> str:
-    """Return a figure with two decimals; a dash for a missing one."""
+    """Format a figure with two decimals; a missing one is a dash."""
     return "-" if figure is None else f"{figure:.2f}"

@@ -1,4 +1,4 @@
-"""Evaluation: STS and scored pairs, SentEval, search, the lexical baseline, and result lines.
+"""Evaluation: scored pairs, SentEval, search, the lexical baseline, and result lines.
 
-May import: losses, cli, io, training, models.
+Imports only ``models`` and the rooms that it imports.
 """

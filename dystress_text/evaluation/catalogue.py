@@ -38,7 +38,7 @@ Part = TypeVar("Part", StsPairs, Labelled)
 
 @dataclass(frozen=True)
 class _Task(Generic[Part]):
-    """A name, and parts with their files."""
+    """A task of SentEval: its name, and the files of its parts."""
 
     name: str  # the column of the published tables
     reader: Callable[..., Part]  # reads a part from its files
@@ -47,15 +47,15 @@ class _Task(Generic[Part]):
 
     @property
     def files(self) -> list[str]:
-        """All files, as paths in SentEval's ``downstream`` folder."""
+        """All files, as paths relative to SentEval's ``downstream`` folder."""
         return [file for _, *files in self.parts.values() for file in files]
 
     def read(self, folder: Path, counted: bool = True) -> dict[str, Part]:
         """Read the parts from a ``downstream`` folder.
 
         Args:
-            folder: with the files.
-            counted: refuse parts of other lengths than the published ones.
+            folder: the folder with the files.
+            counted: whether to refuse parts that differ in length from the published ones.
 
         Raises:
             DataError: a file is missing, damaged or of another length.
@@ -71,24 +71,24 @@ class _Task(Generic[Part]):
 
 @dataclass(frozen=True)
 class StsTask(_Task[StsPairs]):
-    """A set of scored pairs, by subset."""
+    """A task of scored sentence pairs; its parts are subsets."""
 
     title: str  # its name while training, which is part of its metrics' names
 
     def pairs(self, folder: Path, counted: bool = True) -> StsPairs:
-        """Return the pairs of all subsets as one set ("all"), as published figures have them."""
+        """Concatenate all subsets (SentEval's "all" setting)."""
         return joined([*self.read(folder, counted).values()], self.title)
 
 
 @dataclass(frozen=True)
 class TransferTask(_Task[Labelled]):
-    """A classification task, by split: all, or train and test and perhaps dev."""
+    """A classification task; its parts are splits: all, or train and test and perhaps dev."""
 
     classes: int = 2
 
     @property
     def scheme(self) -> str:
-        """``test`` with a test split, else ``folds``: a nested cross-validation."""
+        """``test`` if the task has a test split, else ``folds`` (nested cross-validation)."""
         return "folds" if "all" in self.parts else "test"
 
 
@@ -98,7 +98,7 @@ Task = StsTask | TransferTask
 
 
 def _year(name: str, counts: Mapping[str, int]) -> StsTask:
-    """Return an STS task of a year, from the numbers of pairs of its subsets."""
+    """Return the STS task of a year; ``counts`` are the numbers of pairs in its subsets."""
     stem = f"STS/{name}-en-test/STS"
     parts = {}
     for subset, count in counts.items():
@@ -228,7 +228,7 @@ TASKS = {group: tuple(task.name for task in tasks) for group, tasks in SUITES["s
 
 
 def average(row: Mapping[str, float | None]) -> float | None:
-    """Return the mean of rounded figures, as in the published tables; None if one is missing."""
+    """Return the mean of rounded figures, as published tables do; None if a figure is missing."""
     figures = [figure for figure in row.values() if figure is not None]
     return round(sum(figures) / len(row), 2) if row and len(figures) == len(row) else None
 
@@ -237,16 +237,16 @@ def average(row: Mapping[str, float | None]) -> float | None:
 
 
 def suite_folder(suite: str, data_dir: str | Path | None = None) -> Path:
-    """Return the folder of a suite, in SentEval's ``downstream`` layout."""
+    """Return the folder of a suite, laid out like SentEval's ``downstream`` folder."""
     return EMBEDDED / "senteval" if suite == "mini" else data_root(data_dir) / "senteval"
 
 
 def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
-    """Return tasks by group, in the order of the tables.
+    """Return the chosen tasks by group, in the order of the tables.
 
     Args:
         suite: a key of :data:`SUITES`.
-        names: tasks, and groups (``sts``, ``transfer``, ``all``).
+        names: names of tasks and of groups (``sts``, ``transfer``, ``all``).
     """
     groups = SUITES[suite]
     known = ["all", *groups, *(task.name for tasks in groups.values() for task in tasks)]
@@ -260,7 +260,7 @@ def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
 
 
 def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
-    """Return the pairs of a set for training, of all its subsets together.
+    """Concatenate the subsets of an STS set, to evaluate on it while training.
 
     A missing STS-B dev set is taken from the hub.
 
@@ -278,12 +278,12 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
     try:
         return task.pairs(folder, counted=False)
     except DataError as error:
-        reason = f"no {name}: {error}; prepare the data (dystress prepare senteval)"
+        reason = f"cannot read {name}: {error}; prepare the data (dystress prepare senteval)"
         raise ParameterError("eval_set", reason) from error
 
 
 def _stsb_dev_of(archive: str) -> Path:
-    """Unpack the STS-B dev file alone from SentEval's archive; return its cache folder."""
+    """Unpack only the STS-B dev file from SentEval's archive; return its cache folder."""
     file = cache_root() / "stsb" / STSB_DEV
     with tarfile.open(archive) as tar:
         (member,) = (name for name in tar.getnames() if name.endswith(f"/{STSB_DEV}"))

@@ -1,8 +1,9 @@
 """Train many of SentEval's logistic regressions at once.
 
 A fit is one linear layer on frozen embeddings, trained with early stopping, for one subset of the
-rows and one value of l2. One step of all fits of a task is two batched products. Each fit draws the
-random numbers that SentEval would draw, so its results differ only by rounding.
+rows and one value of l2. Each optimiser step trains all fits of a task with two batched matrix
+products. Each fit draws the same random numbers as SentEval, so its results differ only by
+rounding.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a fit is trained, and how many folds select its l2."""
+    """How fits are trained, and the number of folds that select l2."""
 
     folds: int
     optimizer: str  # at torch's default learning rate
@@ -43,7 +44,7 @@ RECIPES = {
 
 @dataclass(frozen=True)
 class Subset:
-    """The rows that a fit sees."""
+    """The rows on which a fit is trained, and those held out for early stopping."""
 
     train: Rows
     held_out: Rows | None = None  # for early stopping; None: 5 % of ``train``
@@ -58,7 +59,7 @@ class Fits:
     bias: Tensor  # (S, L, classes)
 
     def predict(self, x: Tensor, subset: int) -> Tensor:
-        """Predict classes (n,) of ``x`` (n, dim) with the first fit of a subset."""
+        """Predict the classes (n,) of ``x`` (n, dim), with the first fit of a subset."""
         return torch.addmm(self.bias[subset, 0], x, self.weight[subset, 0].T).argmax(1)
 
 
@@ -79,10 +80,10 @@ def fit(
     Args:
         x: (n, dim) features of all rows; the fits run on their device.
         y: (n,) classes from 0.
-        classes: their number.
+        classes: the number of classes.
         subsets: S subsets of the rows.
-        l2: (S, L) weight decay, also of the bias.
-        recipe: of each fit.
+        l2: weight decay, which applies to the bias too, (S, L).
+        recipe: how each fit is trained.
     """
     accuracy = np.empty(l2.shape)
     weight = x.new_empty(*l2.shape, classes, x.shape[1])
@@ -154,7 +155,7 @@ class _Lockstep:
         self.best_bias = torch.empty_like(bias).view(count, values, classes)
 
     def train_epoch(self) -> None:
-        """Pass once over the training rows; each step is two batched products."""
+        """Pass once over the training rows; each step trains all fits with two batched products."""
         weight, bias = self.parameters
         permutation = torch.from_numpy(self.random.permutation(self.train.shape[1]))
         for columns in torch.split(permutation.to(self.x.device), self.recipe.batch_size):
@@ -191,7 +192,7 @@ class _Lockstep:
             self.best_bias[s, better] = bias[i].view(self.by_fit).squeeze(2)[better]
 
     def drop_finished(self) -> None:
-        """Remove the subsets without an active fit from the tensors and the optimiser."""
+        """Remove subsets whose fits have all stopped from the tensors and the optimiser."""
         going_on = np.flatnonzero(self.active[self.alive].any(1))
         if len(going_on) == len(self.alive):
             return
@@ -212,7 +213,7 @@ class _Lockstep:
 
 
 def initial_layer(dim: int, classes: int) -> nn.Linear:
-    """Return the layer that each fit starts from, without changing the random state."""
+    """Return the layer from which every fit starts; the random state does not change."""
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would reseed the GPU too, and so dropout
         torch.default_generator.manual_seed(SEED)
@@ -220,7 +221,7 @@ def initial_layer(dim: int, classes: int) -> nn.Linear:
 
 
 def _draw_split(subset: Subset) -> tuple[np.random.RandomState, Rows, Rows]:
-    """Return a fit's generator after the split, and its training and held-out rows."""
+    """Split a subset at random; return the generator, the training rows and the held-out rows."""
     random = np.random.RandomState(SEED)
     if subset.held_out is not None:
         return random, subset.train, subset.held_out

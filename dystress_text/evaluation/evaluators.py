@@ -1,8 +1,8 @@
-"""Evaluators: STS sets, the user's scored pairs, transfer tasks and search.
+"""Evaluators for STS sets, scored pairs of the user, transfer tasks and search.
 
 Each measures a model while it trains, here or in sentence-transformers' trainer, and any encoder
-for the result lines of ``dystress evaluate``. In our training the main process evaluates, and the
-random state is restored afterwards: the weights are bit for bit those of a run without evaluation.
+for the result lines of ``dystress evaluate``. In this package's training the main process evaluates
+and restores the random state, so the weights are bit for bit those of a run without evaluation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from dystress_text.evaluation.catalogue import (
     eval_pairs,
     suite_folder,
 )
-from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.readers import (
     Labelled,
@@ -45,6 +44,7 @@ from dystress_text.evaluation.retrieval import METRICS, WITH_BM25, Collection, r
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.statistics import EACH
 from dystress_text.evaluation.sts import score_vectors, spearman, subset_figures
+from dystress_text.evaluation.text_encoder import TextEncoder
 from dystress_text.io.words import WordReader, reader_for
 from dystress_text.models.embedder import encode, in_evaluation_mode
 from dystress_text.training.run_record import Metric
@@ -66,11 +66,11 @@ class Evaluator(SentenceEvaluator):
     """Base of this package's evaluators, which also run in sentence-transformers' trainer.
 
     Args:
-        group: of result lines, such as ``senteval/sts``, ``pairs`` or ``retrieval``.
+        group: the group of its result lines, such as ``senteval/sts``, ``pairs`` or ``retrieval``.
         task: the name of the data in result lines and tables.
-        metrics: of figures in training, by the names that :meth:`figures` gives them; the primary
-            one first.
-        details: of the data, for result lines: ``sha256``, and sizes.
+        metrics: the metrics of training, by their names in :meth:`figures`; the primary metric is
+            first.
+        details: facts about the data for result lines: ``sha256`` and sizes.
     """
 
     has_baseline = True  # whether the lexical baseline can be measured
@@ -95,13 +95,13 @@ class Evaluator(SentenceEvaluator):
         return self.figures_in_training(model)
 
     def figures_in_training(self, model: Any) -> dict[str, float]:
-        """Return the figures by metric; by default those of :meth:`figures`."""
+        """Return the figures of a model by metric, while it trains."""
         return self.by_metric(self.figures(TextEncoder(model)))
 
     def figures(self, encoder: Encoder) -> dict[str, Any]:
-        """Return the figures of an encoder for result lines, the main one first.
+        """Return the figures of an encoder for result lines; the main figure is first.
 
-        What an interval of that one needs is under ``EACH``.
+        The values from which its interval is computed are under ``EACH``.
 
         Raises:
             DataError: no text has a token for the lexical baseline.
@@ -110,12 +110,12 @@ class Evaluator(SentenceEvaluator):
 
     @property
     def texts(self) -> Sequence[str]:
-        """The texts whose language is that of the lexical baseline."""
+        """The texts that decide the language of the lexical baseline."""
         return []
 
     @cached_property
     def reader(self) -> WordReader:
-        """Reads the words for the lexical baseline."""
+        """The reader of words for the lexical baseline."""
         return reader_for(self.language, self.texts)
 
     @property
@@ -131,27 +131,27 @@ class Evaluator(SentenceEvaluator):
         return {}
 
     def dense_figures(self, encoder: TextEncoder) -> dict[str, Any]:
-        """Return the figures of a hybrid's dense model; empty without one, and for classifiers."""
+        """Return the figures of a hybrid's dense model; {} for other models and for classifiers."""
         if encoder.dense is None or not self.has_baseline:
             return {}
         return self.figures(encoder.dense)
 
     def by_metric(self, figures: Mapping[str, Any]) -> dict[str, float]:
-        """Return the finite ones of an encoder's figures, by metric."""
+        """Return an encoder's finite figures, by metric."""
         known = {name: metric for name, metric in self.metrics.items() if name in figures}
         return _finite({metric.name: figures[name] for name, metric in known.items()})
 
 
 class PairsEvaluator(Evaluator):
-    """Measure Spearman's correlation x 100 of the model's own similarity and the score.
+    """Measure Spearman's correlation x 100 between a model's similarities and the scores of pairs.
 
-    This is sentence-transformers' ``EmbeddingSimilarityEvaluator``. In training also alignment and
-    uniformity.
+    The figure equals that of sentence-transformers' ``EmbeddingSimilarityEvaluator``. In training,
+    alignment and uniformity are measured too.
 
     Args:
-        pairs: scored pairs; their name is part of the metrics' names.
-        group: of result lines.
-        subsets: of an STS task, by name; SentEval measures these, too, and by the cosine.
+        pairs: the scored pairs; metrics are named after them.
+        group: the group of the result lines.
+        subsets: subsets of an STS task by name, which are also measured, by cosine as in SentEval.
     """
 
     def __init__(
@@ -195,14 +195,14 @@ class PairsEvaluator(Evaluator):
 class TransferEvaluator(Evaluator):
     """Measure the accuracy x 100 of SentEval's classifiers.
 
-    In training only the dev accuracy, such as ``mr_dev_accuracy``, in SentEval's fast mode:
-    classifiers are scored on the texts that select their l2, as in SimCSE's training, and the test
-    texts are not read.
+    In training this is the dev accuracy alone, such as ``mr_dev_accuracy``, in SentEval's fast
+    mode. As in SimCSE's training, classifiers are scored on the texts that select their l2; test
+    texts are not used.
 
     Args:
-        task: of the catalogue.
-        splits: its texts.
-        group: of result lines.
+        task: a task of the catalogue.
+        splits: the texts of the task.
+        group: the group of the result lines.
         mode: ``test`` or ``fast``, for result lines.
     """
 
@@ -243,7 +243,7 @@ class TransferEvaluator(Evaluator):
 class RetrievalEvaluator(Evaluator):
     """Measure search: ``cisi_ndcg@10``, ``cisi_mrr@10`` and ``cisi_recall@100`` for ``cisi``.
 
-    ``cisi_ndcg@10_with_bm25`` is the model's with BM25.
+    ``cisi_ndcg@10_with_bm25`` is that of the model combined with BM25.
 
     Args:
         collection: documents, queries and judgements.
@@ -273,14 +273,14 @@ class RetrievalEvaluator(Evaluator):
 
 
 class EvaluatorList:
-    """Run evaluators one after another: the user's own, and those of this package.
+    """Run the evaluators of a run, one after another.
 
-    The metric that selects the best model is one of theirs; by default the primary metric of the
-    first. The random state is restored, so training continues as without evaluation.
+    The best model is selected by one of their metrics, by default the primary metric of the first
+    evaluator. The random state is restored, so training continues as without evaluation.
 
     Args:
-        evaluators: of this package, in the order in which they run.
-        own: the user's, such as one of sentence-transformers; it runs first.
+        evaluators: evaluators of this package, in the order in which they run.
+        own: the user's evaluator, such as one of sentence-transformers; it runs first.
     """
 
     def __init__(
@@ -296,29 +296,27 @@ class EvaluatorList:
 
     @property
     def pairs(self) -> list[StsPairs]:
-        """The sets of scored pairs."""
         return [each.pairs for each in self.evaluators if isinstance(each, PairsEvaluator)]
 
     @property
     def collections(self) -> list[Collection]:
-        """The collections for search."""
         return [each.collection for each in self.evaluators if isinstance(each, RetrievalEvaluator)]
 
     @property
     def direct(self) -> EvaluatorList:
-        """The evaluators of pairs and collections, which fit no classifier."""
+        """The evaluators that train no classifier: those of pairs and collections."""
         return EvaluatorList([each for each in self.evaluators if each.has_baseline])
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """All metrics by name, those of the user's evaluator first."""
+        """All metrics by name; those of the user's evaluator are first."""
         own = [Metric(name) for name in self._own_metrics]
         ours = [metric for each in self.evaluators for metric in each.metrics.values()]
         return {metric.name: metric for metric in (*own, *ours, *self._means)}
 
     @property
     def _means(self) -> list[Metric]:
-        """The means over several sets of scored pairs, and over several transfer tasks."""
+        """The metrics that are means over sets of scored pairs, or over transfer tasks."""
         pairs = [each.slug for each in self.pairs]
         transfer = [each for each in self.evaluators if isinstance(each, TransferEvaluator)]
         tasks = [each.metrics["accuracy"].set for each in transfer]
@@ -331,8 +329,8 @@ class EvaluatorList:
     def __call__(self, model: SentenceTransformer) -> dict[str, float]:
         """Return the finite figures of all evaluators, by metric.
 
-        Several sets of scored pairs also have the mean ``avg_spearman``, several transfer tasks
-        ``avg_transfer_dev_accuracy``.
+        ``avg_spearman`` is the mean over several sets of scored pairs,
+        ``avg_transfer_dev_accuracy`` that over several transfer tasks.
         """
         metrics: dict[str, float] = {}
         start = time.perf_counter()
@@ -364,7 +362,7 @@ class EvaluatorList:
         return figures
 
     def try_own(self, model: SentenceTransformer) -> None:
-        """Call the user's evaluator once: many name their metrics only then.
+        """Call the user's evaluator once, since many evaluators name their metrics only then.
 
         Raises:
             ParameterError: it fails or returns no number.
@@ -378,10 +376,10 @@ class EvaluatorList:
             raise ParameterError("evaluator", reason) from error
 
     def best_metric(self, name: str | None) -> str | None:
-        """Return the metric that selects the best model; None without evaluation.
+        """Return the metric that selects the best model; None without an evaluation.
 
         Args:
-            name: a metric, or one of SimCSE's names, with or without ``eval_``; None for the
+            name: the name of a metric here or in SimCSE, with or without ``eval_``. None is the
                 primary metric of the first evaluator.
 
         Raises:
@@ -399,7 +397,7 @@ class EvaluatorList:
             if candidate in known:
                 return candidate
         reason = f"known: {', '.join(known)}" if known else "eval_set none evaluates nothing"
-        raise ParameterError("metric_for_best_model", f"no {name!r}; {reason}")
+        raise ParameterError("metric_for_best_model", f"unknown metric {name!r}; {reason}")
 
     def digest(self) -> str:
         """Return a checksum of the data of this package's evaluators."""
@@ -416,9 +414,9 @@ def build_evaluators(
     """Build the evaluators that the settings name.
 
     Args:
-        settings: sets, files, transfer tasks and collections.
+        settings: names of sets, files, transfer tasks and collections.
         data_dir: the folder of prepared data.
-        own: the user's evaluator, which comes first.
+        own: the user's evaluator, which runs first.
 
     Raises:
         ParameterError: data are missing or damaged, or two sets share a name.
@@ -443,7 +441,7 @@ def build_evaluators(
 def transfer_evaluators(
     names: Sequence[str], data_dir: str | Path | None = None
 ) -> list[TransferEvaluator]:
-    """Return the evaluators of the named transfer tasks; ``all`` is SentEval's seven."""
+    """Return the evaluators of transfer tasks; the name ``all`` means the seven of SentEval."""
     known = {task.name: task for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS}
     wanted = dict.fromkeys(TASKS["transfer"] if list(names) == ["all"] else names)
     check_names("eval_transfer", wanted, known)
@@ -453,14 +451,14 @@ def transfer_evaluators(
         try:
             splits = known[name].read(suite_folder(suite, data_dir))
         except DataError as error:
-            reason = f"no {name}: {error}; prepare the data (dystress prepare senteval)"
+            reason = f"cannot read {name}: {error}; prepare the data (dystress prepare senteval)"
             raise ParameterError("eval_transfer", reason) from error
         evaluators.append(TransferEvaluator(known[name], splits))
     return evaluators
 
 
 def sts_metrics(pairs: StsPairs, vectors: Tensor, similarity: str = "cosine") -> dict[str, float]:
-    """Score embeddings of ``pairs.sentences`` (n, dim); drop metrics that are NaN."""
+    """Score embeddings of ``pairs.sentences``, (n, dim); leave out metrics that are NaN."""
     scores = score_vectors(pairs, vectors, similarity)
     return _finite({pairs.metric(measure).name: score for measure, score in scores.items()})
 
@@ -468,10 +466,10 @@ def sts_metrics(pairs: StsPairs, vectors: Tensor, similarity: str = "cosine") ->
 def _numbers(
     evaluator: SentenceEvaluator, model: SentenceTransformer
 ) -> tuple[dict[str, float], list[str]]:
-    """Return an evaluator's numbers by name, and the names and types of all else.
+    """Return the numbers in an evaluator's result, and the names and types of all other values.
 
     Raises:
-        ValueError: there is no number.
+        ValueError: the result contains no number.
     """
     result: Any = evaluator(model)
     if not isinstance(result, Mapping):
@@ -486,10 +484,10 @@ def _numbers(
         else:
             figures[str(name)] = float(number)
     if not figures:
-        raise ValueError(f"it returns no figure, but {ignored}")
+        raise ValueError(f"it returns no number, only {ignored}")
     return figures, ignored
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Drop metrics that are not finite: without similar pairs a set has no alignment."""
+    """Return the metrics that are finite; a set without similar pairs has no alignment."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}

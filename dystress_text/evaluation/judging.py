@@ -1,6 +1,7 @@
-"""Judgements by a person, of the documents that several models and BM25 find first.
+"""Relevance judgements by a person, on the first documents found by several models and BM25.
 
-A folder holds a collection in BEIR's layout, and ``judge.json`` with what is shown and answered.
+The folder contains a collection in BEIR's layout, and ``judge.json`` with the documents shown and
+the answers.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from dystress_text.errors import ParameterError
-from dystress_text.evaluation.embedder import TextEncoder, load_model
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.readers import checksum_of
 from dystress_text.evaluation.retrieval import JUDGE, QRELS
+from dystress_text.evaluation.text_encoder import TextEncoder, load_model
 from dystress_text.io.atomic import append_json, atomic_folder, write_json, write_text
 
 DEPTH = 5  # documents of each model
@@ -38,10 +39,10 @@ folder for these models alone; what another one finds first may not have been sh
 
 @dataclass
 class Judging:
-    """What is shown to a person, and the answers so far.
+    """The documents to judge, and the answers so far.
 
     Attributes:
-        models: checksums, sorted.
+        models: the sorted checksums of the models.
         texts: the checksum of queries and documents.
         shown: indices of query and document, in the order of judging.
         answers: a key of :data:`ANSWERS` for each of the first ``shown``.
@@ -54,11 +55,11 @@ class Judging:
 
     @property
     def left(self) -> int:
-        """The number of documents without an answer."""
+        """The number of documents that are not judged yet."""
         return len(self.shown) - len(self.answers)
 
     def save(self, folder: Path, answers: str) -> None:
-        """Replace the answers, and write them and the judgements."""
+        """Replace the answers; write them and the judgements."""
         self.answers = answers
         write_json(folder / JUDGE, asdict(self))
         lines = ["query-id\tcorpus-id\tscore"]
@@ -71,10 +72,10 @@ class Judging:
 def open_judging(
     folder: Path, models: Sequence[str], queries: Sequence[str], documents: Sequence[str]
 ) -> Judging:
-    """Start judging in a new folder, or go on in one of the same models and texts.
+    """Start judging in a new folder, or continue in the folder of the same models and texts.
 
     Args:
-        folder: that does not exist, or that this function made.
+        folder: a folder that does not exist, or that this function made.
         models: folders or hub names of sentence-transformers models.
         queries: distinct texts.
         documents: distinct texts.
@@ -87,7 +88,7 @@ def open_judging(
         encoder, metadata = load_model(name, None)
         checksum = checksum_of({**metadata, "model": None, "device": None})
         if checksum in searchers:
-            raise ParameterError("model", f"{name!r} is the same model as one before it")
+            raise ParameterError("model", f"{name!r} repeats a model; name each once")
         searchers[checksum] = encoder
     new = Judging(sorted(searchers), checksum_of((queries, documents)), [])
     if not folder.exists():
@@ -110,9 +111,9 @@ def open_judging(
     try:
         judging = Judging(**json.loads((folder / JUDGE).read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError) as error:
-        reason = f"{str(folder)!r} exists and is no folder of dystress judge"
+        reason = f"{str(folder)!r} exists and is no folder of dystress judge; name another"
         raise ParameterError("output", reason) from error
     if (judging.models, judging.texts) != (new.models, new.texts):
-        reason = f"the answers in {str(folder)!r} are for other models or texts"
+        reason = f"{str(folder)!r} judges other models or texts; name another folder"
         raise ParameterError("output", reason)
     return judging

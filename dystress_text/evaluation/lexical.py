@@ -1,7 +1,7 @@
 """The lexical baseline: cosines of TF-IDF vectors for pairs, BM25 for search.
 
-Texts are stems of words; scripts without spaces (Chinese, Japanese, Thai and others) are bigrams of
-characters.
+The terms of a text are the stems of its words and, in scripts without spaces (Chinese, Japanese,
+Thai and others), bigrams of characters.
 
 Example:
     >>> LexicalBaseline("english").cosines(["a cat"], ["the cats"]).shape
@@ -25,10 +25,10 @@ LEXICAL = "lexical"  # its name in --model and tables of evaluations
 
 @dataclass(frozen=True)
 class LexicalBaseline:
-    """An encoder's counterpart without a model: similarities and rankings by shared words.
+    """A baseline without a model: similarities and rankings by shared words.
 
     Args:
-        language: of the texts, as in :func:`reader_for`; None for the one that they use.
+        language: the language of the texts, as in :func:`reader_for`; None detects it.
     """
 
     language: str | None = None
@@ -36,8 +36,8 @@ class LexicalBaseline:
     def cosines(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float64]:
         """Return the TF-IDF cosine of each pair, (pairs,).
 
-        A token, stop words included, that occurs tf times in a text, and in df of the n distinct
-        texts, has the weight (1 + ln tf) (ln((1 + n) / (1 + df)) + 1), scikit-learn's smooth idf.
+        A token that occurs tf times in a text and in df of the n distinct texts has the weight (1 +
+        ln tf) (ln((1 + n) / (1 + df)) + 1), scikit-learn's smooth idf. Stop words count.
 
         Raises:
             DataError: no text has a token.
@@ -57,9 +57,9 @@ class LexicalBaseline:
     def scores(
         self, queries: Sequence[str], documents: Sequence[str]
     ) -> Iterator[NDArray[np.float32]]:
-        """Yield the BM25 scores of all documents, (documents,), query by query.
+        """For each query, yield the BM25 scores of all documents, (documents,).
 
-        All of them may not fit in memory.
+        The scores of all queries may not fit in memory.
 
         Raises:
             DataError: no document has a token.
@@ -79,12 +79,15 @@ class LexicalBaseline:
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
     ) -> Iterator[list[tuple[int, float]]]:
-        """Yield indices and BM25 scores of each query's best documents with a common token.
+        """Yield, for each query, the best documents that share a token with it.
 
         Args:
             queries: texts.
             documents: texts.
-            most: number of documents.
+            most: the number of documents to return for a query.
+
+        Yields:
+            Indices and BM25 scores, best first.
 
         Raises:
             DataError: no document has a token.
@@ -94,7 +97,7 @@ class LexicalBaseline:
 
 
 def title(words: str) -> str:
-    """Return what the baseline measures, over such words as ``English stems``."""
+    """Return the names of the measures over such terms as ``English stems``."""
     return (
         "pairs by the cosine of TF-IDF (sublinear tf, idf of the set's own texts), search by BM25 "
         f"without stop words (bm25s), over {words}; scripts without spaces by bigrams of characters"
@@ -102,7 +105,7 @@ def title(words: str) -> str:
 
 
 def _known(tokens: list[list[str]]) -> list[list[str]]:
-    """Return the tokens of texts; refuse texts that have none."""
+    """Return the tokens of texts; raise an error if there are none."""
     if not any(tokens):
         raise DataError("no text has a word")
     return tokens

@@ -1,4 +1,4 @@
-"""A dozen texts of a run with their nearest ones, for its page."""
+"""Choose a dozen texts of a run, and find their nearest texts, for its page."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ LONGEST = 200  # characters of a text
 
 
 def nearest_texts(texts: Sequence[str], vectors: Tensor, seed: int) -> list[list[str]]:
-    """Return twelve texts, or all if there are fewer, each with its nearest three by cosine.
+    """Return twelve texts, or all if there are fewer, each with its three nearest texts by cosine.
 
     Args:
         texts: n texts.
         vectors: their embeddings, (n, dim).
-        seed: decides which texts.
+        seed: decides which twelve texts are chosen.
 
     Returns:
-        For each text the first 200 characters of itself and of the others, nearest first.
+        For each text, its first 200 characters and those of its nearest texts, nearest first.
     """
     random = np.random.default_rng(seed)
     chosen = random.choice(len(texts), min(SAMPLES, len(texts)), replace=False)

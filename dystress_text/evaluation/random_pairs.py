@@ -1,4 +1,4 @@
-"""Cosines of random pairs of sentences, for records, cards and pages of runs."""
+"""Cosines of random sentence pairs, for records, cards and pages of runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ HEADER = ("share of random pairs", "similarity reached")
 
 
 def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
-    """Return upper quantiles of the cosine over all pairs of distinct sentences.
+    """Return high quantiles of the cosine over all pairs of distinct sentences.
 
     Args:
-        vectors: (n, dim), of which the first 2,000 are used.
+        vectors: embeddings, (n, dim); only the first 2,000 are used.
 
     Returns:
-        Numbers of sentences and pairs, and cosines by share, without shares of fewer than 100
-        pairs; None for fewer than 50 sentences.
+        The numbers of sentences and pairs; and for each share of pairs, the cosine that this share
+        exceeds, unless that is fewer than 100 pairs. None for fewer than 50 sentences.
     """
     vectors = np.asarray(vectors[:MOST_SENTENCES], dtype=np.float32)
     if len(vectors) < 50:
@@ -36,11 +36,11 @@ def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
     return {"sentences": len(units), "pairs": len(cosines), "cosines": by_share}
 
 
-def random_pairs_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return the rows below :data:`HEADER` for a result of :func:`random_pairs`."""
-    if found is None:
+def random_pairs_rows(quantiles: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return table rows below :data:`HEADER`, from the result of :func:`random_pairs`."""
+    if quantiles is None:
         return []
     rows = []
-    for share, cosine in found["cosines"].items():
+    for share, cosine in quantiles["cosines"].items():
         rows.append((f"1 in {1 / float(share):,.0f}", f"{cosine:.3f}"))
     return rows

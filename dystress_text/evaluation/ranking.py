@@ -1,4 +1,4 @@
-"""Rank documents by one or two kinds of scores; ties keep the order of the corpus."""
+"""Rank documents by one or two scores each; ties keep the order of the corpus."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ WEIGHT = 0.5  # of BM25 beside a model, fixed in advance and on no collection
 def ranked(scores: NDArray[np.floating], most: int) -> list[int]:
     """Return the indices of the highest scores (documents,), at most ``most``, highest first.
 
-    Neighbours that differ by at most ``ROUNDING`` times the largest score are ties, which are in
-    the order of their indices.
+    Neighbours in the ranking that differ by at most ``ROUNDING`` times the largest score are ties,
+    and are ordered by index.
     """
     rounding = ROUNDING * np.abs(scores).max()
     worse = max(0, len(scores) - most)
@@ -26,14 +26,14 @@ def ranked(scores: NDArray[np.floating], most: int) -> list[int]:
 
 
 def with_bm25(scores: NDArray[np.floating], bm25: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the sum of the z-scores of a query's scores and, by ``WEIGHT``, of its BM25 scores.
+    """Add the z-scores of a model's scores and, with the weight ``WEIGHT``, of the BM25 scores.
 
-    The sum lacks the constant of the means, so that :func:`ranked` finds the same ties. Scores that
-    are equal but for rounding do not count.
+    Means are not subtracted, so that :func:`ranked` finds the same ties. Scores that are all equal,
+    but for rounding, are left out.
 
     Args:
-        scores: of a model, (documents,).
-        bm25: of the same documents.
+        scores: a query's scores by a model, (documents,).
+        bm25: the BM25 scores of the same documents.
     """
     total = np.zeros(len(scores))
     for each, weight in ((scores, 1.0), (bm25, WEIGHT)):

@@ -1,4 +1,4 @@
-"""Readers of SentEval's files and of the user's tables: scored pairs, and texts with a class.
+"""Read SentEval's files and tables of the user: scored pairs, and texts with classes.
 
 In SentEval's files only line feeds end a line, and each run of white space within a sentence
 becomes one space; the user's texts stay as they are. A missing or damaged file raises a DataError
@@ -35,7 +35,7 @@ Row = tuple[Any, ...]  # location for errors, and cells
 
 @dataclass(frozen=True)
 class StsPairs:
-    """Sentence pairs with gold scores."""
+    """Sentence pairs with gold scores, (pairs,) each."""
 
     first: tuple[str, ...]
     second: tuple[str, ...]
@@ -50,11 +50,11 @@ class StsPairs:
 
     @property
     def slug(self) -> str:
-        """The name inside metric names, such as ``sts_b_dev`` for ``STS-B dev``."""
+        """The name within metric names, such as ``sts_b_dev`` for ``STS-B dev``."""
         return slug_of(self.name)
 
     def metric(self, measure: str) -> Metric:
-        """Return a metric of these pairs: ``spearman``, ``alignment`` or ``uniformity``."""
+        """Return the metric ``spearman``, ``alignment`` or ``uniformity`` on these pairs."""
         if measure == "spearman":
             title = f"{self.name}: Spearman x 100"
             return Metric(self.slug, measure, title, lexical="TF-IDF")
@@ -73,7 +73,7 @@ class StsPairs:
 
 @dataclass(frozen=True)
 class Labelled:
-    """Texts with classes, in SentEval's order."""
+    """Texts with class labels, in SentEval's order."""
 
     columns: tuple[tuple[str, ...], ...]  # one column of texts, or two for a task on pairs
     labels: NDArray[np.int64]  # (texts,) classes from 0
@@ -83,29 +83,29 @@ class Labelled:
 
 
 def checksum_of(content: Any) -> str:
-    """Return the SHA-256 of the representation of plain Python values."""
+    """Return the SHA-256 of plain Python values, as ``repr`` writes them."""
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 def slug_of(name: str) -> str:
-    """Return a name in lower case, with ``_`` for all but letters and digits."""
+    """Return a name in lower case, with ``_`` in place of all but letters and digits."""
     return re.sub(r"\W+", "_", name.lower()).strip("_")
 
 
 def check_distinct(parameter: str, names: Sequence[str]) -> None:
-    """Refuse sets that share a name: results are stored by name."""
+    """Refuse sets that share a name, as results are stored by name."""
     for name in names:
         if names.count(name) > 1:
             raise ParameterError(parameter, f"two sets would have the name {name!r}; rename one")
 
 
 def one_spaced(text: str) -> str:
-    """Return the text with single spaces, and none at its ends."""
+    """Collapse white space to single spaces, and strip it at both ends."""
     return " ".join(text.split())
 
 
 def score_of(cell: Any, where: str) -> float:
-    """Return a finite number; the error for another cell begins with ``where``."""
+    """Return a cell as a finite number; errors begin with ``where``."""
     try:
         score = float(cell)
     except (ValueError, TypeError, OverflowError):
@@ -116,7 +116,7 @@ def score_of(cell: Any, where: str) -> float:
 
 
 def read_lines(path: Path, encoding: str = "utf-8") -> list[tuple[str, str]]:
-    """Return the location and the text of each line, without a byte order mark."""
+    """Return each line of a file with its location, for errors; a byte order mark is removed."""
     try:
         content = path.read_bytes().removeprefix(codecs.BOM_UTF8).decode(encoding)
     except OSError as error:
@@ -128,7 +128,7 @@ def read_lines(path: Path, encoding: str = "utf-8") -> list[tuple[str, str]]:
 
 
 def read_rows(path: Path, columns: Sequence[int], header: bool = False) -> list[Row]:
-    """Return the cells of some columns with single spaces, each row with its location."""
+    """Return some columns of a tab-separated file with single spaces, and each row's location."""
     rows = []
     for where, line in read_lines(path)[header:]:
         cells = line.split("\t")
@@ -143,12 +143,12 @@ def read_rows(path: Path, columns: Sequence[int], header: bool = False) -> list[
 
 
 def read_sts_benchmark(path: Path) -> StsPairs:
-    """Read the STS Benchmark's layout: score in column 5, sentences in 6 and 7, no header."""
+    """Read a file of the STS Benchmark: score in column 5, sentences in 6 and 7, no header."""
     return scored(read_rows(path, (5, 6, 4)))
 
 
 def read_sick(path: Path) -> StsPairs:
-    """Read a SICK file: a header, sentences in columns 2 and 3, relatedness in column 4."""
+    """Read a file of SICK: a header, sentences in columns 2 and 3, relatedness in column 4."""
     return scored(read_rows(path, (1, 2, 3), header=True))
 
 
@@ -170,7 +170,7 @@ def read_sts_subset(inputs: Path, golds: Path) -> StsPairs:
 
 
 def scored(rows: Iterable[Row]) -> StsPairs:
-    """Return pairs from rows of (location for errors, first, second, score)."""
+    """Return scored pairs from rows of (location for errors, first, second, score)."""
     firsts = []
     seconds = []
     scores = []
@@ -182,7 +182,7 @@ def scored(rows: Iterable[Row]) -> StsPairs:
 
 
 def joined(subsets: Sequence[StsPairs], name: str) -> StsPairs:
-    """Return the pairs of all subsets as one set."""
+    """Concatenate all subsets."""
     first = chain.from_iterable(pairs.first for pairs in subsets)
     second = chain.from_iterable(pairs.second for pairs in subsets)
     scores = np.concatenate([pairs.scores for pairs in subsets])
@@ -192,8 +192,8 @@ def joined(subsets: Sequence[StsPairs], name: str) -> StsPairs:
 def read_scored_pairs(source: str) -> StsPairs:
     """Read scored pairs from the columns sentence1, sentence2 and score of a table.
 
-    Alignment uses the pairs in the top fifth of the range of scores, as STS-B uses those above 4
-    of 0 to 5.
+    Alignment is measured on pairs in the top fifth of the range of scores, as on STS-B on those
+    above 4 out of 5.
 
     Args:
         source: a .csv, .tsv, .jsonl or .parquet file, or a hub data set as ``OWNER/NAME``
@@ -217,14 +217,14 @@ def read_scored_pairs(source: str) -> StsPairs:
 
 
 def pairs_from(rows: Any) -> StsPairs:
-    """Return scored pairs from data in memory, named ``pairs``.
+    """Return scored pairs, named ``pairs``, from data in memory.
 
     Args:
         rows: (text, text, score) each, or a table of pandas or ``datasets`` with the columns
             sentence1, sentence2 and score.
 
     Raises:
-        ParameterError: the data have another form; the message does not show them.
+        ParameterError: the data have another form. The message does not quote them.
     """
     try:
         if hasattr(rows, "columns") or hasattr(rows, "column_names"):
@@ -264,7 +264,7 @@ def _rows_of_table(path: str, split: str) -> Iterator[Row]:
 
 
 def _checked(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the rows; refuse a sentence that is empty or not a text."""
+    """Yield the rows; refuse empty sentences and cells that are no text."""
     for where, first, second, score in rows:
         for column, text in (("sentence1", first), ("sentence2", second)):
             if not is_text(text) or not text.strip():
@@ -276,19 +276,19 @@ def _checked(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def read_two_classes(positive: Path, negative: Path) -> Labelled:
-    """Read a file for each class, one text a line, Latin-1; the positive class is 1."""
+    """Read a file of positive and one of negative texts, a text on each line, in Latin-1."""
     rows = [(*row, "1") for row in _latin_1(positive)]
     rows += [(*row, "0") for row in _latin_1(negative)]
     return _labelled(rows, BINARY)
 
 
 def read_sst(path: Path) -> Labelled:
-    """Read lines of text, tab, 0 or 1."""
+    """Read lines that contain a text, a tab, and 0 or 1."""
     return _labelled(read_rows(path, (0, 1)), BINARY)
 
 
 def read_trec(path: Path) -> Labelled:
-    """Read lines of ``COARSE:fine text``, Latin-1."""
+    """Read lines such as ``COARSE:fine text``, in Latin-1."""
     rows = []
     for where, line in _latin_1(path):
         label, _, text = line.partition(" ")
@@ -297,7 +297,7 @@ def read_trec(path: Path) -> Labelled:
 
 
 def read_mrpc(path: Path) -> Labelled:
-    """Read MRPC's layout: a header, the label in column 1, texts in columns 4 and 5."""
+    """Read a file of MRPC: a header, the label in column 1, texts in columns 4 and 5."""
     return _labelled(read_rows(path, (3, 4, 0), header=True), BINARY)
 
 
@@ -306,9 +306,9 @@ def _latin_1(path: Path) -> list[Row]:
 
 
 def _labelled(rows: Iterable[Row], classes: Sequence[str]) -> Labelled:
-    """Return texts from rows of (location, texts, label).
+    """Return labelled texts from rows of (location, texts, label).
 
-    As in SentEval they are sorted by numbers of tokens, then by label; the sort is stable.
+    As in SentEval they are sorted by number of tokens, then by label, with a stable sort.
     """
     labelled = []
     for where, *texts, label in rows:

@@ -1,11 +1,10 @@
-"""Results of evaluations: lines of JSON, which are appended and never changed.
+"""Results of evaluations, stored as lines of JSON that are appended and never changed.
 
-Tables show the newest line of each key.
+Tables show the newest result of each model on each task.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.evaluation.retrieval import GRADED, METRICS, WITH_BM25
 from dystress_text.evaluation.statistics import Estimate, estimate, without_units
-from dystress_text.io.atomic import append_json, versions
+from dystress_text.io.atomic import append_json, json_lines, versions
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.paths import distinct_names
 from dystress_text.training.run_folder import RECORD
@@ -50,7 +49,7 @@ _TYPES = {"str": str, "str | None": str | None}  # by annotation; the others are
 
 @dataclass(frozen=True)
 class Result:
-    """The figures of a model on one task or set: a line of a result file."""
+    """The figures of a model on one task or set, stored as a line of a result file."""
 
     model: str  # as it was named
     weights: str | None  # checksum
@@ -78,24 +77,24 @@ class Result:
         if self.kind not in _FIGURES:
             raise ValueError(f"unknown group {self.group!r}")
         if _FIGURES[self.kind][0] not in self.figures:
-            raise ValueError(f"no {_FIGURES[self.kind][0]}")
+            raise ValueError(f"the figures lack {_FIGURES[self.kind][0]!r}")
         for figure in (*self.figures.values(), *self.lexical.values(), *self.dense.values()):
             if not isinstance(figure, int | float | None):
-                raise TypeError("figures are numbers")
+                raise TypeError("figures must be numbers")
         if len({len(np.asarray(values, np.float64)) for values in self.each.values()}) > 1:
-            raise ValueError("each: of different lengths")
+            raise ValueError("the lists in each differ in length")
 
     @classmethod
     def of_entry(
         cls, entry: Mapping[str, Any], group: str, task: str, metadata: Mapping[str, Any]
     ) -> Result:
-        """Return the line for a new measurement.
+        """Return a result for a new measurement.
 
         Args:
             entry: figures, ``sha256`` of the data, ``data_variant``, and details such as counts.
-            group: such as ``senteval/sts``.
-            task: such as ``STS12``.
-            metadata: of the model and the settings.
+            group: a group such as ``senteval/sts``.
+            task: a task such as ``STS12``.
+            metadata: facts about the model and the settings of the evaluation.
         """
         known = _FIGURES[group.rpartition("/")[2]]
         details = {name: value for name, value in entry.items() if name not in known}
@@ -115,12 +114,12 @@ class Result:
 
     @property
     def kind(self) -> str:
-        """What was measured: sts, transfer, pairs or retrieval."""
+        """What was measured: ``sts``, ``transfer``, ``pairs`` or ``retrieval``."""
         return self.group.rpartition("/")[2]
 
     @property
     def content(self) -> Content:
-        """What identifies the data: a suite and a task, or the checksum of the user's data."""
+        """What identifies the data: suite and task, or the checksum of the user's data."""
         return self.group, self.task, None if "/" in self.group else self.data
 
     @property
@@ -148,7 +147,7 @@ class Result:
 
     @cached_property
     def estimate(self) -> Estimate | None:
-        """The main figure with its resamples; None if it is not finite."""
+        """The main figure with the resamples for its interval; None if it is not finite."""
         main = self.figures[_FIGURES[self.kind][0]]
         if main is None:
             return None
@@ -158,7 +157,7 @@ class Result:
 
     @property
     def columns(self) -> dict[str, float | None]:
-        """The figures by column of a table: the task, in search also the metric."""
+        """The figures by table column: a task or, for search, a task with a metric."""
         if self.kind == "retrieval":
             return {f"{self.task} {metric}": figure for metric, figure in self.figures.items()}
         return {self.task: self.figures[_FIGURES[self.kind][0]]}
@@ -169,12 +168,12 @@ class Result:
 
 
 def newest(results: Iterable[Result], key: Callable[[Result], Hashable]) -> list[Result]:
-    """Return the newest result of each key, in the order in which the keys appeared."""
+    """Return the newest result for each key, in the order in which the keys first appear."""
     return list({key(result): result for result in results}.values())
 
 
 def task_names(results: Iterable[Result]) -> dict[Content, str]:
-    """Return the paths of sets that have a task's name in common, as far as they differ."""
+    """Map each set whose task name is not unique to the shortest unique end of its path."""
     by_content = {each.content: each for each in results}
     count = Counter(content[:2] for content in by_content)
     paths = {}
@@ -185,26 +184,26 @@ def task_names(results: Iterable[Result]) -> dict[Content, str]:
 
 
 def result_file(folder: Path) -> Path | None:
-    """Return the result file of a run's folder, or of one that has results; None for others."""
+    """Return the result file of a folder that is a run or has results, else None."""
     file = folder / RESULTS
     return file if file.is_file() or (folder / RECORD).is_file() else None
 
 
 def open_results(file: Path) -> None:
-    """Create a result file, or check that the existing one can be read and written."""
+    """Create a result file, or check that an existing one can be read and written."""
     with _locked(file):
+        if file.is_file():
+            read_results(file)  # first, as the last line of another file must stay
         append_json(file)
-        read_results(file)
 
 
 def append(file: Path, result: Result) -> None:
-    """Append a line to a result file."""
     with _locked(file):
         append_json(file, asdict(result))
 
 
 def lexical_words(results: Iterable[Result]) -> str:
-    """Return what the lexical baseline compares in the data of results; "" if unknown."""
+    """Return the terms that the lexical baseline compares in these results; "" if unknown."""
     words = (each.details.get("lexical_words") for each in results)
     return ", ".join(dict.fromkeys(filter(None, words)))
 
@@ -219,24 +218,17 @@ def read_results(file: Path) -> list[Result]:
     """Return the lines of a result file, oldest first."""
     known = {entry.name for entry in fields(Result)}
     results = []
-    try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, values in json_lines(file).items():
         try:
-            values = json.loads(line)
             results.append(Result(**{name: values[name] for name in values if name in known}))
-        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise UserError(f"{file}: line {number} is not a result: {error}") from error
     return results
 
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Hold the lock of a result file; other processes wait."""
+    """Lock a result file; other processes wait."""
     try:
         with locked(file.with_name(f".{file.name}{LOCK}"), wait=True):
             yield

@@ -1,15 +1,15 @@
-"""Evaluate search in collections of BEIR's layout.
+"""Evaluate search in collections that have BEIR's layout.
 
 The figures equal those of sentence-transformers' InformationRetrievalEvaluator.
 
-A folder holds ``corpus.jsonl`` (``_id``, ``text`` and perhaps ``title``), ``queries.jsonl``
+A folder contains ``corpus.jsonl`` (``_id``, ``text`` and perhaps ``title``), ``queries.jsonl``
 (``_id``, ``text``) and ``qrels.tsv`` or ``qrels/test.tsv`` (query, document, score, perhaps with a
 header, or TREC's query, iteration, document, score); the path of a file such as
-``FOLDER/qrels/dev.tsv`` selects its judgements. A document is its title and its text, a query its
-text; a score above 0 makes a document relevant. As in BEIR, judgements of missing queries
-or documents are ignored, and a query that is also a document does not find itself. In a folder of
-``dystress judge`` rankings leave out unjudged documents. Source of the layout: Thakur et al.,
-"BEIR", NeurIPS 2021.
+``FOLDER/qrels/dev.tsv`` selects its judgements. The text of a document is preceded by its title. A
+document with a score above 0 is relevant. As in BEIR, judgements of missing queries or documents
+are ignored, and a query that is also a document does not find itself. For a folder of ``dystress
+judge``, unjudged documents are removed from rankings. Source of the layout: Thakur et al., "BEIR",
+NeurIPS 2021.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.ranking import WEIGHT
 from dystress_text.evaluation.readers import (
@@ -35,6 +34,7 @@ from dystress_text.evaluation.readers import (
     score_of,
     slug_of,
 )
+from dystress_text.evaluation.text_encoder import TextEncoder
 from dystress_text.io.text_lines import is_text
 from dystress_text.training.run_record import Metric
 
@@ -58,7 +58,7 @@ Judgement = tuple[str, str, float]  # query, document, score
 
 @dataclass(frozen=True)
 class Collection:
-    """Documents, queries, and the documents that each query should find."""
+    """Documents, queries, and the relevant documents of each query."""
 
     name: str  # of its folder, with the split unless that is the test split
     documents: Mapping[str, str]  # texts by id
@@ -72,7 +72,7 @@ class Collection:
 
     @cached_property
     def self_queries(self) -> frozenset[str]:
-        """The queries that are documents too: same id and text, and not judged relevant."""
+        """The queries that are also documents: same id, same text, and not judged relevant."""
         same = set()
         for name, query in self.queries.items():
             document = one_spaced(self.documents.get(name, ""))
@@ -82,11 +82,11 @@ class Collection:
 
     @property
     def graded(self) -> bool:
-        """Whether there are other scores than 0 and 1."""
+        """Whether some scores are neither 0 nor 1."""
         return any(score != 1 for scores in self.relevant.values() for score in scores.values())
 
     def summary(self) -> str:
-        """Return one line: sizes, and what is left out."""
+        """Return one line with sizes, and what is left out."""
         alone = "; documents that were not shown are left out" if self.judged else ""
         return (
             f"{self.name}: {len(self.documents):,} documents, {len(self.queries):,} queries; left "
@@ -97,12 +97,12 @@ class Collection:
 
     @property
     def slug(self) -> str:
-        """The name inside metric names."""
+        """The name within metric names."""
         return slug_of(self.name)
 
     @cached_property
     def metadata(self) -> dict[str, int | str]:
-        """Sizes, what is left out, and a checksum of the content, for records."""
+        """Sizes, what is left out, and a checksum of the content, for result lines."""
         relevant = [(query, sorted(scores.items())) for query, scores in self.relevant.items()]
         content: tuple[Any, ...] = (dict(self.documents), dict(self.queries), relevant)
         if self.judged:
@@ -119,11 +119,11 @@ class Collection:
 
     @property
     def metrics(self) -> list[str]:
-        """The names of the figures."""
+        """The names of the figures, such as ``nDCG@10``."""
         return [*METRICS, GRADED] if self.graded else list(METRICS)
 
     def metric(self, figure: str) -> Metric:
-        """Return the metric of a figure: one of :attr:`metrics`, or ``WITH_BM25``."""
+        """Return the metric of a figure, which is one of :attr:`metrics` or ``WITH_BM25``."""
         main = f"{self.slug}_{_MEASURES[METRICS[0]]}"
         title = FUSION if figure == WITH_BM25 else figure
         return Metric(
@@ -135,7 +135,7 @@ class Collection:
         )
 
     def scores(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, float]:
-        """Return the :attr:`metrics` x 100, means over the queries."""
+        """Return the means x 100 of the :attr:`metrics` over the queries."""
         by_query = self.by_query(encoder)
         return {metric: 100 * float(np.mean(by_query[metric])) for metric in self.metrics}
 
@@ -158,7 +158,7 @@ class Collection:
 
 
 def _figures(ranking: Sequence[str], relevant: Mapping[str, float]) -> dict[str, float]:
-    """Return a query's figures, from a ranking of documents and the scores of relevant ones."""
+    """Return a query's figures from its ranking and the scores of its relevant documents."""
     gains = np.array([relevant.get(name, 0.0) for name in ranking])  # (documents,)
     ideal = np.array(sorted(relevant.values(), reverse=True))
     hits = gains[:10] > 0
@@ -171,13 +171,13 @@ def _figures(ranking: Sequence[str], relevant: Mapping[str, float]) -> dict[str,
 
 
 def _dcg(gains: NDArray[Any]) -> float:
-    """Return the discounted cumulative gain of the first ten."""
+    """Return the discounted cumulative gain of the first ten gains."""
     ranks = 1 + np.arange(len(gains[:10]))
     return float(np.sum(gains[:10] / np.log2(1 + ranks)))
 
 
 def read_collections(paths: Sequence[str | Path]) -> list[Collection]:
-    """Read collections with distinct names.
+    """Read collections, which must have distinct names.
 
     Args:
         paths: folders, or files of judgements.
@@ -194,7 +194,7 @@ def read_collections(paths: Sequence[str | Path]) -> list[Collection]:
 
 
 def read_collection(path: Path) -> Collection:
-    """Read a collection from its folder, or from the file of one split's judgements.
+    """Read a collection from its folder, or with the judgements in a given file.
 
     Raises:
         DataError: a file is missing or damaged, or no query has a relevant document.
@@ -218,15 +218,15 @@ def read_collection(path: Path) -> Collection:
 
 
 def collection_from(data: Any) -> Collection:
-    """Return a collection from data in memory, named ``retrieval``.
+    """Return a collection, named ``retrieval``, from data in memory.
 
     Args:
-        data: queries, documents and judgements. Texts are mappings from ids, or lists, whose ids
-            are 0, 1 and so on. Judgements map the id of a query to the id or ids of relevant
-            documents, or to scores by id.
+        data: queries, documents and judgements. Texts are mappings from ids to texts, or lists,
+            whose ids are 0, 1 and so on. Judgements map the id of a query to the ids of relevant
+            documents (or one id), or to scores by id.
 
     Raises:
-        ParameterError: the data have another form; the message does not show them.
+        ParameterError: the data have another form. The message does not quote them.
     """
     try:
         queries, documents, judgements = data
@@ -261,7 +261,7 @@ def _by_id(values: Any) -> dict[str, Any]:
     items = dict(values if isinstance(values, Mapping) else enumerate(values))
     by_id = {str(name): value for name, value in items.items()}
     if len(by_id) < len(items):
-        raise DataError("two ids are the same text")
+        raise DataError("two ids are equal as strings")
     return by_id
 
 
@@ -279,16 +279,16 @@ def _collection(
         elif score > 0:
             relevant.setdefault(query, {})[document] = score
     if not relevant:
-        reason = f"no query has a relevant document; {ignored} judgements are of missing ones"
+        reason = f"no query has a relevant document; {ignored} judgements name missing ones"
         raise DataError(f"{name}: {reason}")
     asked = {query: text for query, text in queries.items() if query in relevant}
     return Collection(name, documents, asked, relevant, len(queries) - len(asked), ignored)
 
 
 def _read_judgements(qrels: Path) -> Iterator[Judgement]:
-    """Yield query, document and score; a first line that ends with ``score`` is a header.
+    """Yield query, document and score of each line; skip a header, which ends with ``score``.
 
-    Lines of TREC have a second column, the iteration, and perhaps spaces for tabs.
+    TREC's lines have an additional second column, the iteration, and may be separated by spaces.
     """
     for number, (where, line) in enumerate(read_lines(qrels)):
         cells = [cell.strip() for cell in line.split("\t" if "\t" in line else None)]
@@ -302,7 +302,7 @@ def _read_judgements(qrels: Path) -> Iterator[Judgement]:
 
 
 def _read_texts(file: Path, title_column: str = "") -> dict[str, str]:
-    """Return texts by id, each with its title before it, if it has one."""
+    """Return texts by id, preceded by their titles, if any."""
     from dystress_text.io.tables import open_table  # pyarrow is slow to import
 
     texts: dict[str, str] = {}

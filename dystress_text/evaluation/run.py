@@ -1,6 +1,7 @@
-"""Evaluate models on tasks, scored pairs and collections: print tables and append result lines.
+"""Evaluate models on tasks, scored pairs and collections; append the results to files.
 
-The lexical baseline is measured on all data that it applies to. It is the last row of each table.
+The lexical baseline is measured on the same data, except for transfer tasks. It is the last row of
+each table.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from dystress_text.evaluation.catalogue import (
     choose,
     suite_folder,
 )
-from dystress_text.evaluation.embedder import load_model, prepare
 from dystress_text.evaluation.evaluators import (
     Evaluator,
     PairsEvaluator,
@@ -38,6 +38,7 @@ from dystress_text.evaluation.results import Result, append, open_results, resul
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.statistics import EACH
+from dystress_text.evaluation.text_encoder import load_model, prepare
 from dystress_text.io.paths import model_path
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.models.loading import check_sentence_transformer, is_sentence_transformer
@@ -45,7 +46,7 @@ from dystress_text.models.loading import check_sentence_transformer, is_sentence
 
 @dataclass
 class ModelEvaluation:
-    """The results of one model, and the file that its result lines are appended to."""
+    """The results of one model, and the file to which they are appended."""
 
     model: str
     file: Path | None  # None: not saved
@@ -53,7 +54,7 @@ class ModelEvaluation:
 
     @property
     def figures(self) -> Row:
-        """The figures by column, such as ``STS12`` or ``cisi nDCG@10``."""
+        """The figures by table column, such as ``STS12`` or ``cisi nDCG@10``."""
         figures: Row = {}
         for result in self.results:
             figures |= result.columns
@@ -67,14 +68,14 @@ class ModelEvaluation:
         lexical: Mapping[str, Any],
         dense: Mapping[str, Any],
     ) -> None:
-        """Append the result line of new figures as soon as they exist.
+        """Add a result, and append it to the file at once.
 
         Args:
-            evaluator: what they were measured on.
-            figures: of the model.
-            metadata: of model and settings.
-            lexical: figures of the lexical baseline.
-            dense: figures of a hybrid's dense model.
+            evaluator: the evaluator that measured the figures.
+            figures: the figures of the model.
+            metadata: facts about the model and the settings.
+            lexical: the figures of the lexical baseline.
+            dense: the figures of a hybrid's dense model.
         """
         each = {} if evaluator.scores == () else {"scores": evaluator.scores}
         for name, measured in (("model", figures), ("lexical", lexical), ("dense", dense)):
@@ -107,16 +108,16 @@ def run(
     models: Sequence[SentenceTransformer] = (),
     own_data: Sequence[StsPairs | Collection] = (),
 ) -> list[ModelEvaluation]:
-    """Evaluate models.
+    """Evaluate models as the settings say.
 
     Args:
-        settings: names of models to load, and what they are measured on.
+        settings: the models to load, and the data to evaluate them on.
         models: models in memory, called ``model``, or ``model 1`` and so on.
-        own_data: data in memory.
+        own_data: scored pairs and a collection in memory.
 
     Returns:
-        One evaluation for each model, after a hybrid's that of its dense model; the lexical
-        baseline's is the last.
+        An evaluation for each model. That of a hybrid is followed by that of its dense model. The
+        last one is that of the lexical baseline.
     """
     names = [name for name in settings.model if name != LEXICAL]
     loaders = {name: partial(load_model, name, _pooler_of(settings, name)) for name in names}
@@ -150,7 +151,7 @@ def run(
 
 
 def _with_dense_models(evaluations: Iterable[ModelEvaluation]) -> list[ModelEvaluation]:
-    """Return evaluations, after a hybrid's that of its dense model."""
+    """Insert the evaluation of a hybrid's dense model after that of the hybrid."""
     shown = []
     for each in evaluations:
         shown.append(each)
@@ -165,7 +166,10 @@ def _baseline(
     evaluators: Iterable[Evaluator],
     figures: Iterable[Mapping[str, Any]],
 ) -> ModelEvaluation:
-    """Return the lexical baseline's results, which are saved if the user names it as a model."""
+    """Return the evaluation of the lexical baseline.
+
+    It is saved if the user names it as a model.
+    """
     output = settings.output if LEXICAL in settings.model else None
     baseline = ModelEvaluation(LEXICAL, output)
     for evaluator, floor in zip(evaluators, figures, strict=True):
@@ -183,7 +187,7 @@ def _lexical_figures(evaluators: Sequence[Evaluator], language: str | None) -> l
 
 
 def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
-    """Return the pooler of a model; refuse a model that cannot be evaluated."""
+    """Return the pooler to evaluate a model with; None for its own pooling."""
     if len(settings.model) > 1 and is_sentence_transformer(model_path(model)):
         return None
     if settings.pooler_type is None:
@@ -208,7 +212,6 @@ def _own_data(
 
 
 def _suite(settings: SentEvalSettings) -> list[Evaluator]:
-    """Return the evaluators of the tasks that the settings name."""
     folder = suite_folder(settings.suite, settings.data_dir)
     tasks = choose(settings.suite, settings.tasks or [])
     variant = variant_of(folder)
@@ -221,14 +224,16 @@ def _suite(settings: SentEvalSettings) -> list[Evaluator]:
                 evaluator = evaluator_of(task, folder, f"{settings.suite}/{kind}", settings.mode)
             except DataError as error:
                 ways = "run dystress prepare senteval, name other --tasks, or use --suite mini"
-                raise ParameterError("data_dir", f"no {task.name}: {error}; {ways}") from error
+                raise ParameterError(
+                    "data_dir", f"cannot read {task.name}: {error}; {ways}"
+                ) from error
             evaluator.details = {**evaluator.details, "data_variant": variant}
             evaluators.append(evaluator)
     return evaluators
 
 
 def evaluator_of(task: Task, folder: Path, group: str = "", mode: str = "test") -> Evaluator:
-    """Read the data of a task and return its evaluator; arguments as in the evaluators."""
+    """Read the data of a task and return its evaluator."""
     if isinstance(task, StsTask):
         subsets = task.read(folder)
         return PairsEvaluator(joined([*subsets.values()], task.name), group, subsets)
@@ -236,7 +241,7 @@ def evaluator_of(task: Task, folder: Path, group: str = "", mode: str = "test") 
 
 
 def _rounded(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return figures, also those by subset, with two decimals; None for one that is not finite."""
+    """Round figures, also those of subsets, to two decimals; None if not finite."""
     rounded: dict[str, Any] = {}
     for name, figure in figures.items():
         if isinstance(figure, Mapping):

@@ -33,8 +33,8 @@ _OLD_NAME = "words"  # the lexical baseline in 0.2
 def _language_option() -> Any:
     return option(
         None,
-        "language whose stems and stop words the lexical baseline counts, such as german; none for "
-        "words and their first letters; default: the one whose stop words a set uses most",
+        "language of stems and stop words in the lexical baseline, such as german; none: words and "
+        "their first letters; default: the language with the most stop words in a set",
         choices=(NO_LANGUAGE, *LANGUAGES),
         metavar="NAME",
     )
@@ -96,7 +96,7 @@ class SentEvalSettings:
     retrieval: list[str] | None = option(None, _RETRIEVAL, metavar="FOLDER")
     suite: str = option(
         "senteval",
-        "senteval, or mini: small sets that come with the package",
+        "senteval, or mini, the small sets that come with the package",
         choices=tuple(SUITES),
     )
     mode: str = option(
@@ -120,7 +120,7 @@ class SentEvalSettings:
         object.__setattr__(self, "model", [model_name(model) for model in self.model])
         for model in self.model:
             if model == _OLD_NAME and not Path(model).is_dir():
-                raise ParameterError("model", f"{model!r} of 0.2 is {LEXICAL!r}")
+                raise ParameterError("model", f"{model!r} is now called {LEXICAL!r}")
         applies = "transfer" not in chosen or "sts" in chosen or self.retrieval or self.pairs
         if self.model == [LEXICAL] and not applies:
             reason = "the lexical baseline applies to sts and search, not to transfer tasks"

@@ -1,4 +1,4 @@
-"""Statistics over queries, pairs and seeds: spread, intervals and paired differences."""
+"""Statistics over queries, pairs and seeds: deviation, intervals and paired differences."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A figure x 100, or a difference of two, with what its 95 % interval needs.
+    """A figure x 100, or a difference of two, with the resamples for its 95 % interval.
 
-    Units, which are queries or pairs, are resampled with replacement. Estimates of the same units
-    have the same resamples, so their difference is paired. Several seeds add the t distribution of
-    their mean: two or three cannot be resampled.
+    The units, which are queries or pairs, are resampled with replacement. Estimates on the same
+    units have the same resamples, so that their difference is paired. Two or three seeds cannot be
+    resampled; their mean follows a t distribution, which is added.
 
     Attributes:
-        figures: of each seed, (seeds,).
+        figures: the figure of each seed, (seeds,).
         resampled: the figures of each resample of the units, (resamples, seeds); (1, seeds) if only
             seeds vary.
-        units: their number; 0 if only seeds vary.
+        units: the number of units; 0 if only seeds vary.
         kind: ``queries`` or ``pairs``.
-        data: identifies the units, "" without.
-        paired: whether it is a difference.
+        data: a checksum that identifies the units; "" if there are none.
+        paired: whether this is a difference.
     """
 
     figures: Figures
@@ -49,9 +49,9 @@ class Estimate:
     paired: bool = False
 
     def __sub__(self, other: Estimate) -> Estimate:
-        """Return the difference, paired by unit and seed; one seed is compared with each.
+        """Return the difference, paired by unit and seed; a single seed is paired with each seed.
 
-        On other units, or without any, only seeds vary.
+        If the units differ or are missing, only seeds vary.
         """
         figures = self.figures - other.figures
         if self.data != other.data:
@@ -65,7 +65,7 @@ class Estimate:
 
     @cached_property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval by percentiles; None if nothing varies."""
+        """The 95 % interval between percentiles; None if nothing varies."""
         means = self.resampled.mean(1)
         seeds = len(self.figures)
         if seeds > 1:
@@ -80,7 +80,7 @@ class Estimate:
         return float(low), float(high)
 
     def __str__(self) -> str:
-        """Return such as ``+2.1 (0.4 to 3.9; 52 queries, paired)``."""
+        """Return a text such as ``+2.1 (0.4 to 3.9; 52 queries, paired)``."""
         number = f"{self.mean:+z.1f}" if self.paired else f"{self.mean:z.1f}"
         if self.interval is None:
             return f"{number} (no interval)"
@@ -100,10 +100,10 @@ def estimate(values: Any, scores: Any = None, data: str = "") -> Estimate:
     """Return a figure with its resamples.
 
     Args:
-        values: (units,): each query's figure from 0 to 1, or each pair's similarity.
-        scores: of the pairs, (units,): the figure is Spearman's correlation x 100. None: it is the
+        values: the figure of each query, from 0 to 1, or the similarity of each pair, (units,).
+        scores: the score of each pair, (units,), for Spearman's correlation x 100. None for the
             mean x 100 over queries.
-        data: identifies the units, and seeds the resampling.
+        data: a checksum that identifies the units and seeds the resampling.
     """
     units = len(values)
     kind, figure_of = "queries", partial(_mean, np.asarray(values, np.float64))
@@ -115,12 +115,12 @@ def estimate(values: Any, scores: Any = None, data: str = "") -> Estimate:
 
 
 def without_units(figures: Any) -> Estimate:
-    """Return the figures of seeds, (seeds,), whose queries or pairs are not known."""
+    """Return an estimate from figures (seeds,) whose queries or pairs are unknown."""
     return Estimate(np.array(figures), np.array([figures]))
 
 
 def over_seeds(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the estimates of several seeds as one."""
+    """Combine the estimates of several seeds."""
     figures = np.concatenate([each.figures for each in estimates])
     if len({each.data for each in estimates}) > 1:
         return without_units(figures)
@@ -129,7 +129,7 @@ def over_seeds(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def average_of(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the mean of figures on several sets, whose units are independent."""
+    """Return the mean of the figures on several sets, whose units are independent."""
     figures = np.mean([each.figures for each in estimates], axis=0)
     if not all(each.units for each in estimates):
         return without_units(figures)
@@ -140,7 +140,7 @@ def average_of(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def _resamples(units: int, data: str) -> Iterator[Counts]:
-    """Yield how often each unit is drawn, (a block of the resamples, units)."""
+    """Yield, block by block, how often each resample draws each unit, (resamples, units)."""
     random = np.random.default_rng(list(data.encode()))
     block = max(1, _CELLS // units)
     for start in range(0, RESAMPLES, block):
@@ -157,16 +157,16 @@ def _mean(values: Figures, counts: Counts) -> Figures:
 
 
 def _ties(values: Any) -> Counts:
-    """Return the place of each value among the distinct ones, from 0, (units,)."""
+    """Return the rank of each value among the distinct values, from 0, (units,)."""
     return np.unique(np.asarray(values), return_inverse=True)[1]
 
 
 def _spearman(similarities: Counts, scores: Counts, counts: Counts) -> Figures:
-    """Return Spearman's correlation x 100 of each resample, (resamples,); NaN on a constant side.
+    """Return Spearman's correlation x 100 in each resample, (resamples,); NaN for constants.
 
     Args:
-        similarities: :func:`_ties` of the pairs' similarities.
-        scores: the same of their scores.
+        similarities: :func:`_ties` of the similarities.
+        scores: :func:`_ties` of the scores.
         counts: how often each pair is drawn, (resamples, pairs).
     """
     ours, theirs = _centred_ranks(counts, similarities), _centred_ranks(counts, scores)
@@ -177,9 +177,9 @@ def _spearman(similarities: Counts, scores: Counts, counts: Counts) -> Figures:
 
 
 def _centred_ranks(counts: Counts, ties: Counts) -> Figures:
-    """Return each unit's rank in each resample less the mean rank, (resamples, units).
+    """Return the rank of each unit in each resample, minus the mean rank, (resamples, units).
 
-    Equal values have the mean of their ranks.
+    Equal values share the mean of their ranks.
     """
     ends = np.bincount(ties).cumsum() - 1
     ordered = counts[:, np.argsort(ties, kind="stable")]
@@ -190,6 +190,6 @@ def _centred_ranks(counts: Counts, ties: Counts) -> Figures:
 
 
 def spread(figures: Sequence[float]) -> str:
-    """Return mean and, of several seeds, sample deviation (n - 1)."""
+    """Return the mean and, for several seeds, the sample standard deviation (n - 1)."""
     mean = f"{np.mean(figures):.2f}"
     return f"{mean} ± {np.std(figures, ddof=1):.2f}" if len(figures) > 1 else mean

@@ -1,6 +1,6 @@
-"""Score pairs of sentences: Spearman's correlation x 100, alignment and uniformity.
+"""Measures on pairs of sentences: Spearman's correlation x 100, alignment and uniformity.
 
-Source: SentEval's protocol with "all" aggregation, as SimCSE reports it.
+The protocol is SentEval's with "all" aggregation, as in SimCSE's paper.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pair_similarities(first: Tensor, second: Tensor, name: str = "cosine") -> ND
     Args:
         first: (pairs, dim).
         second: (pairs, dim).
-        name: of a similarity function of sentence-transformers.
+        name: the name of a similarity function of sentence-transformers.
     """
     similarity = SimilarityFunction.to_similarity_pairwise_fn(name)
     return similarity(first.cpu().double(), second.cpu().double()).numpy()
@@ -40,7 +40,8 @@ def pair_similarities(first: Tensor, second: Tensor, name: str = "cosine") -> ND
 def spearman(similarities: NDArray[np.floating], scores: NDArray[np.floating]) -> float:
     """Return Spearman's rank correlation x 100 of similarities and scores, (pairs,) each.
 
-    Those of fp32 vectors differ by some 1e-7 of their size between batches, so they are rounded.
+    Similarities are rounded first, as those of fp32 vectors differ by some 1e-7 of their size
+    between batches.
 
     Returns:
         NaN if either side is constant or has a NaN.
@@ -55,15 +56,15 @@ def spearman(similarities: NDArray[np.floating], scores: NDArray[np.floating]) -
 def subset_figures(
     similarities: NDArray[np.floating], subsets: Mapping[str, StsPairs]
 ) -> dict[str, Any]:
-    """Score subsets that follow one another.
+    """Measure Spearman's correlation x 100 on each subset.
 
     Args:
-        similarities: (pairs,) of all subsets together.
-        subsets: pairs by name.
+        similarities: similarities of the pairs of all subsets, one subset after another, (pairs,).
+        subsets: the pairs of each subset, by name.
 
     Returns:
-        Spearman's correlation x 100 in ``subsets``, by name; their ``mean``, and the
-        ``weighted_mean`` by numbers of pairs.
+        ``subsets``, the figures by name; ``mean``; and ``weighted_mean``, with the number of pairs
+        as weight.
     """
     sizes = [len(pairs) for pairs in subsets.values()]
     parts = np.split(similarities, np.cumsum(sizes)[:-1])
@@ -78,12 +79,12 @@ def subset_figures(
 
 
 def score_vectors(pairs: StsPairs, vectors: Tensor, similarity: str = "cosine") -> dict[str, float]:
-    """Score the vectors of ``pairs.sentences``, (distinct sentences, dim), on their device.
+    """Measure embeddings of ``pairs.sentences``, (distinct sentences, dim), on their device.
 
     Args:
         pairs: scored pairs.
-        vectors: of any length; alignment and uniformity are those of unit vectors.
-        similarity: a function of sentence-transformers, for Spearman's correlation.
+        vectors: the embeddings; they are normalised for alignment and uniformity.
+        similarity: the similarity function of sentence-transformers for Spearman's correlation.
 
     Returns:
         ``spearman`` x 100, ``alignment`` of the pairs scored above ``positive_above`` (NaN if there
@@ -103,7 +104,7 @@ def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[in
 
     Args:
         pairs: scored pairs.
-        vectors: of ``pairs.sentences``, (distinct sentences, dim).
+        vectors: embeddings of ``pairs.sentences``, (distinct sentences, dim).
 
     Returns:
         Counts of ``alike`` (scored above ``positive_above``, 4 on STS), ``others`` (the other
@@ -124,7 +125,7 @@ def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[in
 
 
 def _vectors_of_pairs(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the vectors of both sides, (pairs, dim) each, from those of ``pairs.sentences``."""
+    """Return the vectors of first and second sentences, (pairs, dim) each."""
     rows = {sentence: row for row, sentence in enumerate(pairs.sentences)}
     first = [rows[sentence] for sentence in pairs.first]
     second = [rows[sentence] for sentence in pairs.second]

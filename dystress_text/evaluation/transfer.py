@@ -21,7 +21,7 @@ from dystress_text.evaluation.sts import Embed
 
 @dataclass(frozen=True)
 class _Problem:
-    """Features of all splits, and which rows are fitted, select l2, and are tested."""
+    """The features of all splits, and the rows to fit on, to select l2 on, and to test on."""
 
     x: Tensor  # (n, features)
     y: Tensor  # (n,) classes
@@ -33,18 +33,18 @@ class _Problem:
 def evaluate_transfer(
     classes: int, splits: Mapping[str, Labelled], embed: Embed, mode: str = "test"
 ) -> dict[str, float]:
-    """Evaluate embeddings on a task; classifiers are trained on the device of the vectors.
+    """Measure embeddings on a task with classifiers, which run on the device of the vectors.
 
     Args:
-        classes: their number.
+        classes: the number of classes.
         splits: the texts by split, as a task of the catalogue reads them.
-        embed: returns the vectors (n, dim) of sentences.
+        embed: a function that returns embeddings of sentences, (n, dim).
         mode: a key of :data:`RECIPES`.
 
     Returns:
         ``accuracy`` x 100: the mean over the outer folds, or the accuracy on the test split.
-        ``dev_accuracy`` x 100: of the selected l2 on the rows that selected it, the mean over the
-        outer folds.
+        ``dev_accuracy`` x 100: the best accuracy on the rows that select l2, as a mean over the
+        outer folds if there are any.
     """
     recipe = RECIPES[mode]
     problem = _prepare(splits, embed, recipe)
@@ -63,14 +63,14 @@ def evaluate_transfer(
 def dev_accuracy(
     classes: int, splits: Mapping[str, Labelled], embed: Embed, mode: str = "fast"
 ) -> float:
-    """Return the ``dev_accuracy`` x 100 of :func:`evaluate_transfer`, without the test split."""
+    """Return ``dev_accuracy`` as :func:`evaluate_transfer` does, without the test split."""
     recipe = RECIPES[mode]
     seen = {name: split for name, split in splits.items() if name != "test"}
     return _mean_of_best(_inner_scores(_prepare(seen, embed, recipe), classes, recipe))
 
 
 def features(split: Labelled, embed: Embed) -> Tensor:
-    """Return the vectors u of texts, (n, dim); for pairs [|u - v|, u * v], (n, 2 dim)."""
+    """Return u for sentences, (n, dim), or [|u - v|, u * v] for pairs, (n, 2 dim)."""
     if len(split.columns) == 1:
         return embed(split.columns[0])
     u, v = (embed(column) for column in split.columns)
@@ -78,10 +78,10 @@ def features(split: Labelled, embed: Embed) -> Tensor:
 
 
 def _prepare(splits: Mapping[str, Labelled], embed: Embed, recipe: Recipe) -> _Problem:
-    """Return the fits of a task.
+    """Return the classification problem of a task.
 
-    Without a test split the cross-validation is nested. With one, the dev split selects l2, or
-    else folds of the training split.
+    Without a test split, the cross-validation is nested. With one, l2 is selected on the dev split
+    or, if there is none, on folds of the training split.
     """
     x = torch.cat([features(split, embed) for split in splits.values()])
     labels = np.concatenate([split.labels for split in splits.values()])
@@ -102,13 +102,13 @@ def _prepare(splits: Mapping[str, Labelled], embed: Embed, recipe: Recipe) -> _P
 
 
 def _folds(rows: Rows, labels: NDArray[np.int64], recipe: Recipe) -> list[tuple[Rows, Rows]]:
-    """Return the training and the held-out rows of a cross-validation, stratified by label."""
+    """Return training and held-out rows of a cross-validation that is stratified by label."""
     folds = StratifiedKFold(recipe.folds, shuffle=True, random_state=SEED)
     return [(rows[train], rows[held_out]) for train, held_out in folds.split(rows, labels[rows])]
 
 
 def _inner_scores(problem: _Problem, classes: int, recipe: Recipe) -> list[list[float]]:
-    """Return the mean held-out accuracy x 100 of each l2 value for each final fit.
+    """Return the mean held-out accuracy x 100 for each final fit and each l2 value.
 
     It is rounded before the best one is selected, as in SentEval.
     """

@@ -1,4 +1,4 @@
-"""Copy models for other software, and write the model card.
+"""Copies of a model for other software, and the model card.
 
-May import: finetuning and what it may import. Program: ``dystress export``.
+Imports ``evaluation`` and the layers below it. Program: ``dystress export``.
 """

@@ -1,6 +1,6 @@
-"""Write the model card: the model, its recipe, its results, and code that loads it.
+"""Write the model card: the model, its training, its results, and code that loads it.
 
-``card.md`` is the template; values that depend on the run are made here.
+``card.md`` is the template. This module fills in what depends on the run.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ def write_card(
     """Write the card of a model.
 
     Args:
-        folder: of the model.
-        record: of its run; what it lacks is left out, so it may be empty.
-        model: as it is loaded.
-        layout: of the folder, ``native``, ``hf`` or ``onnx``.
-        at: folder or hub name that the card's code loads.
+        folder: the folder of the model.
+        record: the record of its run. The card leaves out what the record lacks, so it may be
+            empty.
+        model: the loaded model.
+        layout: the layout of the folder, ``native``, ``hf`` or ``onnx``.
+        at: the folder or hub name in the card's code.
     """
     hybrid = hybrid_part(model)
     base = record.base_model
@@ -102,7 +103,7 @@ def write_card(
 
 
 def describe_base(name_or_path: str) -> BaseModel:
-    """Describe an encoder, by its name without its path."""
+    """Describe the encoder that training started from, by its name without a local path."""
     if name_or_path == STATIC:
         return BaseModel()
     folder = Path(name_or_path)
@@ -118,7 +119,7 @@ def describe_base(name_or_path: str) -> BaseModel:
 
 
 def plain_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table in Markdown whose cells are escaped."""
+    """Return a Markdown table; characters with a meaning in Markdown are escaped."""
     lines = [head, ["---"] * len(head)]
     for row in rows:
         lines.append([_plain(cell) for cell in row])
@@ -126,7 +127,7 @@ def plain_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Return a value on one line, escaped for a cell and a code span."""
+    """Return a value on one line, escaped for a table cell and a code span."""
     text = one_line(" ".join(str(value).replace("`", "'").split()))
     return text.replace("|", "\\|").replace("<", "&lt;")
 
@@ -134,7 +135,7 @@ def _plain(value: Any) -> str:
 def _metadata(
     record: RunRecord, base: BaseModel, layout: str, credits: Sequence[str]
 ) -> ModelCardData:
-    """Return the metadata of the card, which the hub reads."""
+    """Return the metadata at the head of the card, which the hub reads."""
     tags = ["sentence-similarity", "feature-extraction", "dystress-text"]
     task = "feature-extraction"
     if layout == "native":
@@ -159,7 +160,7 @@ def _metadata(
 
 
 def _data(record: RunRecord) -> tuple[str | None, str]:
-    """Return descriptions of the training text and of its licence."""
+    """Return a description of the training text, and one of its licence."""
     if "train_file" not in record.settings:
         return None, _OWN_DATA
     files = record.train_files
@@ -179,7 +180,7 @@ def _data(record: RunRecord) -> tuple[str | None, str]:
 
 
 def _results(record: RunRecord) -> str | None:
-    """Return a table with the lexical baseline, the untrained poolings and the model."""
+    """Return a table: lexical baseline, untrained model by pooler, and trained model."""
     if not record.trained:
         return None
     columns: dict[str, Mapping[str, float | None]] = {}

@@ -1,4 +1,4 @@
-"""How to cite the paper, and what a model was trained with."""
+"""Cite the paper and the sources of all parts of a loss."""
 
 import re
 
@@ -25,7 +25,7 @@ Saumik Bhattacharya and Umapada Pal},
 
 
 def credits_of(record: RunRecord) -> list[str]:
-    """Return what a run was trained with, as the ``source`` of each part of its loss names it."""
+    """Return the ``source`` of each part of a run's loss."""
     settings = record.settings
     found = [SIMCSE] if settings else []
     if settings.get("supervised"):

@@ -24,8 +24,8 @@ from dystress_text.cli.extras import require
 from dystress_text.cli.options import check_names
 from dystress_text.cli.progress import OUTPUT
 from dystress_text.errors import ParameterError, UserError, reason_of
-from dystress_text.evaluation.embedder import OWN_POOLER, with_pooler
 from dystress_text.evaluation.results import results_in
+from dystress_text.evaluation.text_encoder import OWN_POOLER, with_pooler
 from dystress_text.export.card import CARD, HERE, write_card
 from dystress_text.export.graph import graph_vectors, write_graph
 from dystress_text.export.results import add_results
@@ -64,19 +64,19 @@ PROBES = (
 def export(
     model: Path, to: str, output: Path | None = None, repository: str | None = None
 ) -> tuple[Path, float]:
-    """Copy a model folder to a layout; the copy is complete and checked, or not made at all.
+    """Copy the folder of a model to a layout. The copy is checked, and removed if it is incomplete.
 
-    After a failed upload the copy is removed too, so that the same call can be repeated.
+    A failed upload removes the copy too, so that the same call can be repeated.
 
     Args:
-        model: folder of a trained model.
-        to: the layout, of :data:`LAYOUTS`.
-        output: an empty or new folder; by default a sibling of the model.
-        repository: of the hub, to which the copy is uploaded, and its name on the card.
+        model: the folder of a trained model.
+        to: a layout in :data:`LAYOUTS`.
+        output: an empty or new folder; by default a sibling of the model's folder.
+        repository: the hub repository to upload to, which the card then names.
 
     Returns:
-        The copy's folder, and the largest difference between an entry of its embeddings and the
-        model's.
+        The folder of the copy, and the largest difference between its embeddings and those of the
+        model.
     """
     check_names("to", [to], LAYOUTS)
     if to == "onnx":
@@ -105,7 +105,7 @@ def export(
 def _write_checked(
     model: Path, trained: SentenceTransformer, folder: Path, to: str, at: str
 ) -> float:
-    """Write a copy with its card; return how far its embeddings are from the model's."""
+    """Write a copy with its card; return the largest difference between the embeddings."""
     probes: Sequence[str] = PROBES
     if not is_static(trained):  # a transformer has no embedding for a text without tokens
         probes = [text for text in PROBES if tokenize(trained, [text])[1] != [0]]
@@ -142,7 +142,10 @@ def _write_card_of_copy(
 
 
 def _write_hf(model: SentenceTransformer, folder: Path) -> None:
-    """Write the encoder; a head becomes the encoder's pooler, and the card says how to pool."""
+    """Write the encoder alone.
+
+    A head is saved as the encoder's pooler; the card explains the pooling.
+    """
     first = model[0]
     if not isinstance(first, Transformer):
         raise ParameterError("to", f"hf cannot hold {type(first).__name__}; native can")
@@ -162,10 +165,10 @@ def _write_hf(model: SentenceTransformer, folder: Path) -> None:
 
 
 def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
-    """Write the graph instead of the weights.
+    """Write the ONNX graph in place of the weights.
 
-    The other files are those that sentence-transformers' ONNX backend reads. That backend needs a
-    transformer, so a static model gets the graph and the tokenizer only.
+    For a transformer, the other files are those that sentence-transformers' ONNX backend reads.
+    That backend does not support static models, whose copy is the graph and the tokenizer.
     """
     first = model[0]
     if isinstance(first, StaticEmbedding):
@@ -180,15 +183,15 @@ def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
         for weights in folder.glob("*.safetensors*"):
             weights.unlink()
     else:
-        raise ParameterError("to", "onnx has no form of a hybrid model; native can hold it")
+        raise ParameterError("to", "onnx cannot hold a hybrid model; native can")
     write_graph(model, folder)
 
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the tokenizer's files, also for readers that know transformers 4 or these files only.
+    """Write the files of a tokenizer so that transformers 4 and other libraries can read them.
 
-    Truncation and padding are in tokenizer.json. Transformers 5 no longer writes the list of
-    special tokens, which fastembed reads.
+    tokenizer.json contains truncation and padding. fastembed needs the list of special tokens,
+    which transformers 5 no longer writes.
     """
     tokenizer(["a text"], padding=True, truncation=True)  # the files keep both
     tokenizer.save_pretrained(folder)
@@ -199,7 +202,7 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 def _read_back(
     folder: Path, layout: str, model: SentenceTransformer, texts: Sequence[str]
 ) -> Tensor:
-    """Return a copy's embeddings of texts as others compute them, (n, dim) or (ways, n, dim)."""
+    """Load a copy as its users do; return its embeddings of texts, (n, dim) or (ways, n, dim)."""
     if layout == "native":
         return load_sentence_transformer(str(folder)).encode(list(texts), convert_to_tensor=True)
     prompt = prompt_of(model) or ""  # which the caller of a copy has to prepend
@@ -216,20 +219,20 @@ def _read_back(
 
 
 def check_push(repository: str) -> None:
-    """Check name and token, before a model is made that is to be uploaded; create nothing."""
+    """Check the repository's name and the token before a model is made; nothing is created."""
     with _hub_errors("Nothing was done"):
         validate_repo_id(repository)
         user = HfApi().whoami()
         owners = [user["name"], *(each["name"] for each in user.get("orgs", ()))]
         owner = repository.rpartition("/")[0] or user["name"]
         if owner not in owners:
-            raise ValueError(f"the token is of {', '.join(owners)}, not of {owner}")
+            raise ValueError(f"the token belongs to {', '.join(owners)}, not to {owner}")
         if user.get("auth", {}).get("accessToken", {}).get("role") == "read":
-            raise ValueError("the token may only read")
+            raise ValueError("the token is read-only; use one with write access")
 
 
 def _push(folder: Path, repository: str, model: Path) -> None:
-    """Create a repository that is missing, and upload the copy of a model."""
+    """Upload the copy of a model; create the repository if it is missing."""
     with _hub_errors(f"The model is in {str(model)!r}; dystress export uploads it too"):
         api = HfApi()
         api.create_repo(repository, exist_ok=True)

@@ -26,14 +26,14 @@ _OUTPUTS = ["last_hidden_state", "sentence_embedding"]
 
 
 class _Graph(nn.Module):
-    """Compute a model from tensors only."""
+    """A model as a function of tensors."""
 
     def __init__(self, model: SentenceTransformer) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each embedding as the state of all tokens, (n, length, dim), and as (n, dim)."""
+        """Return the embeddings as (n, dim) and as the state of every token, (n, length, dim)."""
         features: dict[str, Any] = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -52,14 +52,14 @@ class _Graph(nn.Module):
 
 
 def write_graph(model: SentenceTransformer, folder: Path) -> None:
-    """Write the graph of token ids and mask, both (n, length); token types are 0.
+    """Write the graph, whose inputs are token ids and a mask, (n, length) each; token types are 0.
 
-    The state of each token is the embedding, so clients that pool the states themselves get it too,
-    whichever way they do it.
+    One output repeats the embedding for every token, so clients that pool token states get it with
+    any pooling.
 
     Args:
-        model: with a transformer or a static table as its first module.
-        folder: of the copy; the graph is ``onnx/model.onnx`` in it.
+        model: a model whose first module is a transformer or a static table.
+        folder: the folder of the copy; the graph is written to ``onnx/model.onnx`` in it.
     """
     ids = torch.ones(2, 7, dtype=torch.long)
     mask = torch.ones_like(ids)
@@ -86,9 +86,10 @@ def write_graph(model: SentenceTransformer, folder: Path) -> None:
 
 
 def graph_vectors(folder: Path, texts: Sequence[str]) -> Tensor:
-    """Return a copy's embeddings of texts as its users compute them, (ways, n, dim).
+    """Return a copy's embeddings of texts in each way its users compute them, (ways, n, dim).
 
-    These are the graph's own and, for sentence-transformers, the states after the copy's pooling.
+    The ways are the embedding that the graph returns and, for sentence-transformers, its states
+    after pooling.
     """
     import onnxruntime
 

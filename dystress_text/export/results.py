@@ -1,4 +1,4 @@
-"""Write results to the head of a model's card, ``model-index``, which the hub shows."""
+"""Write results into the metadata of a card, as ``model-index``, which the hub shows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def renew_results(folder: Path) -> str | None:
     """Update the results on a folder's card after an evaluation; return a line that says so.
 
     Returns:
-        None without a card or results, or if this package did not write the card.
+        None if there is no card, if another program wrote it, or if there are no results.
     """
     file = folder / CARD
     results = results_in(folder)
@@ -42,12 +42,12 @@ def renew_results(folder: Path) -> str | None:
 
 
 def add_results(file: Path, results: Sequence[Result]) -> None:
-    """Replace this package's results on a card.
+    """Replace this package's results on a card; results of others stay.
 
     Args:
-        file: the card; results of others stay.
-        results: those of a model, oldest first. The card shows the newest of the weights that were
-            evaluated last, with the model's own settings.
+        file: the card.
+        results: results of a model, oldest first. The card shows the newest ones of the weights
+            that were evaluated last, with the model's own pooling and mode.
     """
     results = _of_model(results)
     if not results:
@@ -69,7 +69,7 @@ def add_results(file: Path, results: Sequence[Result]) -> None:
 
 
 def _of_model(results: Sequence[Result]) -> list[Result]:
-    """Return the newest results of the model evaluated last, with its own settings."""
+    """Return the newest results of the weights evaluated last, with the model's own settings."""
     if not results:
         return []
     last = results[-1]
@@ -85,7 +85,7 @@ def _of_model(results: Sequence[Result]) -> list[Result]:
 
 
 def _entries(result: Result) -> list[EvalResult]:
-    """Return a result as the hub's entries, one for each metric."""
+    """Return the hub's entries for a result, one for each metric."""
     name, dataset = _data_set(result)
     entries = []
     for metric, figure in result.figures.items():
@@ -111,7 +111,7 @@ def _entries(result: Result) -> list[EvalResult]:
 
 
 def _data_set(result: Result) -> tuple[str, str]:
-    """Return the hub's name and type of a result's data set."""
+    """Return the name and type of a result's data set on the hub."""
     task = result.task
     suite = result.group.partition("/")[0]
     if result.kind in ("pairs", "retrieval"):

@@ -1,1 +1,1 @@
-"""Fine-tuning on text: the initial model, its samples, the task, and what a run measures."""
+"""Fine-tuning on text: settings, training text, initial model, task, measurements and sweeps."""

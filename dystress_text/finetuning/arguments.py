@@ -1,4 +1,4 @@
-"""The command line of the text program."""
+"""Parse the command line of text training."""
 
 from __future__ import annotations
 
@@ -11,6 +11,5 @@ SIMCSE = "docs/from-simcse.md lists the options of SimCSE"
 
 
 def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
-    """Return the settings of a command line."""
     given = parse_options(PROGRAM, argv, "dystress train", description, SIMCSE)
     return RunSettings.of(given)

@@ -1,4 +1,4 @@
-"""Identify a finished or interrupted run by the content of what it reads, not by names."""
+"""Checksums of all that a run reads: they identify a finished or interrupted run, names do not."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 def content_of(settings: RunSettings, text: str, evaluation: EvaluatorList) -> dict[str, str]:
-    """Return checksums of text, evaluation data and models, by what the user knows them as.
+    """Return checksums of the training text, the evaluation data and the models, by description.
 
     Args:
-        settings: of the run.
+        settings: the settings of the run.
         text: the checksum of the training text.
         evaluation: the evaluators of the run.
     """
@@ -46,14 +46,14 @@ def read_content(
     texts: TrainingText | None = None,
     evaluator: SentenceEvaluator | None = None,
 ) -> dict[str, str]:
-    """Return :func:`content_of` what the settings name now; arguments as in ``fine_tune``."""
+    """Read what the settings name, and return its :func:`content_of`."""
     text = texts or training_text(settings.text)
     evaluation = build_evaluators(settings.evaluation, settings.text.data_dir, evaluator)
     return content_of(settings, text.checksum(), evaluation)
 
 
 def _files_of(model: str) -> Iterator[Path]:
-    """Yield the files of a model in a folder or on the hub; a run's folder has others too."""
+    """Yield the files of a model in a folder or on the hub, without those of its training run."""
     folder = Path(model)
     if not folder.is_dir():
         weights = next(filter(None, (model_file(model, name) for name in _WEIGHTS)), None)

@@ -58,10 +58,9 @@ class Corpus:
 
     Attributes:
         content: token ids or UTF-8 bytes of all sentences, (total,).
-        offsets: start of each sentence, (samples * columns + 1,).
+        offsets: start of each sentence in ``content``, (samples * columns + 1,).
         first: indices of the samples that equal no earlier one, (distinct samples,).
-        some: distinct first sentences of random samples, for the similarity of random pairs; the
-            same for all seeds.
+        sampled_texts: distinct first sentences of randomly chosen samples, the same for all seeds.
         report: counts of what was read.
         identity: checksums of the text and of the tokenizer.
         columns: number of sentences in a sample.
@@ -72,7 +71,7 @@ class Corpus:
     content: NDArray[np.integer]
     offsets: NDArray[np.int64]
     first: NDArray[np.int64]
-    some: list[str]
+    sampled_texts: list[str]
     report: CorpusReport
     identity: str
     columns: int = 1
@@ -85,34 +84,37 @@ class Corpus:
         return (len(self.offsets) - 1) // self.columns
 
     @property
-    def rows(self) -> int:
-        """Number of rows of a batch for each sample: a sentence is encoded twice."""
+    def rows_per_sample(self) -> int:
+        """The number of rows in a batch for each sample: here two views of a sentence."""
         return 2
 
-    def numbers(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the indices of samples (n,) in the whole text, (n,)."""
+    def original_indices(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the indices that samples (n,) of this corpus have in the whole text, (n,)."""
         if self.chosen is None:
             return samples
         return self.chosen[samples]
 
     def distinct(self) -> Self:
-        """Return the corpus without samples that have the tokens of an earlier one.
+        """Return the corpus without samples whose tokens equal those of an earlier sample.
 
-        Its batches identify equal texts of different rows.
+        With several columns, batches also have ``texts``: ids of anchors and positives, by which
+        the loss recognises equal texts.
         """
         return replace(self, chosen=self.first, identifies=self.columns > 1)
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
-        """Return the rows of samples (n,): first rows of all samples, then second rows and so on.
+        """Return a batch of samples (n,).
+
+        It begins with the first rows of all samples; their second rows follow, and so on.
 
         Returns:
-            ``token_ids`` (tokens,), the rows concatenated; ``lengths`` (n * rows,); ``longest``,
-            the greatest length.
+            ``token_ids`` (tokens,), the rows concatenated; ``lengths`` of the rows, (n * rows per
+            sample,); ``longest``, the greatest length.
         """
         raise NotImplementedError
 
     def _spans(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Batch:
-        """Return a batch of spans of tokens with ``starts`` (n,) and ``lengths`` (n,)."""
+        """Return a batch of the token spans with ``starts`` (n,) and ``lengths`` (n,)."""
         shifts = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)  # (tokens,)
         indices = shifts + np.arange(lengths.sum())
         return {
@@ -128,7 +130,7 @@ class Corpus:
             yield self._spans(bounds[:-1], np.diff(bounds))
 
     def document_frequencies(self, vocabulary: int) -> Tensor:
-        """Return the document frequency of each token, (vocabulary,)."""
+        """Return the number of sentences that contain each token, (vocabulary,)."""
         counts = torch.zeros(vocabulary, dtype=torch.long)
         for batch in self.sentences():
             sentence = torch.arange(len(batch["lengths"])).repeat_interleave(batch["lengths"])
@@ -142,12 +144,12 @@ class TokenizedCorpus(Corpus):
     """Samples as token ids, special tokens included."""
 
     @property
-    def rows(self) -> int:
+    def rows_per_sample(self) -> int:
         return self.columns
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         columns = np.arange(self.columns)[:, None]
-        sentences = (self.numbers(samples) * self.columns + columns).ravel()
+        sentences = (self.original_indices(samples) * self.columns + columns).ravel()
         starts = self.offsets[sentences]
         ends = self.offsets[sentences + 1]
         batch = self._spans(starts, ends - starts)
@@ -160,7 +162,7 @@ class TokenizedCorpus(Corpus):
 
 @dataclass(eq=False, kw_only=True)
 class TokenCroppedCorpus(Corpus):
-    """Token ids cropped for each batch; for static models, which see no context.
+    """Token ids, cropped for each batch: for static models, whose token vectors need no context.
 
     Attributes:
         crops: draws the crops.
@@ -171,11 +173,11 @@ class TokenCroppedCorpus(Corpus):
     titles: NDArray[np.int64] | None = None
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
-        numbers = self.numbers(samples)
-        starts = self.offsets[numbers]
-        lengths = self.offsets[numbers + 1] - starts
-        titles = None if self.titles is None else self.titles[numbers]
-        firsts, counts = self.crops.spans(lengths, step, numbers, titles=titles)  # (2, n) each
+        indices = self.original_indices(samples)
+        starts = self.offsets[indices]
+        lengths = self.offsets[indices + 1] - starts
+        titles = None if self.titles is None else self.titles[indices]
+        firsts, counts = self.crops.spans(lengths, step, indices, titles=titles)  # (2, n) each
         return self._spans((starts + firsts).ravel(), counts.ravel())
 
 
@@ -193,10 +195,10 @@ class TextCroppedCorpus(Corpus):
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         views = []
-        for number in self.numbers(samples).tolist():
-            start, end = self.offsets[number : number + 2]
+        for index in self.original_indices(samples).tolist():
+            start, end = self.offsets[index : index + 2]
             text = self.content[start:end].tobytes().decode()
-            views.append(self.crops.views(text, step, number))
+            views.append(self.crops.views(text, step, index))
         return self.reader.batch([first for first, _ in views] + [second for _, second in views])
 
 
@@ -207,13 +209,13 @@ def load_corpus(
     cache_dir: str | Path | None = None,
     crops: Crops | None = None,
 ) -> Corpus:
-    """Read and tokenise a training text, or load it from the cache; one in memory stays there.
+    """Read and tokenise a training text, or load it from the cache. Texts in memory are not cached.
 
     Args:
-        text: the source.
+        text: the training text.
         reader: tokenises as the model does.
         max_samples: number of samples to read; None for all.
-        cache_dir: cache folder; default :func:`cache_root`.
+        cache_dir: the cache folder; by default :func:`cache_root`.
         crops: settings of the crops; None for whole samples.
 
     Raises:
@@ -253,7 +255,7 @@ def load_corpus(
                     stored = _open(cached, identity, text.columns)
         except OSError as error:
             raise cache_error(folder, error) from error
-    _check_vocabulary(reader.tokenizer, stored.some, text.name)
+    _check_vocabulary(reader.tokenizer, stored.sampled_texts, text.name)
     if crops is None:
         return TokenizedCorpus(**vars(stored))
     return TextCroppedCorpus(**vars(stored), crops=crops, reader=reader)
@@ -262,9 +264,9 @@ def load_corpus(
 def title_lengths(
     text: TrainingText, reader: TextReader, max_samples: int | None
 ) -> NDArray[np.int64] | None:
-    """Return the number of tokens of each sample's title, (samples,); None without titles.
+    """Return the number of tokens in the title of each sample, (samples,); None without titles.
 
-    It is at most 1 where there is no title, or one that equals its body.
+    The number is at most 1 for a sample without a title, or with one that equals its body.
     """
     if not text.titled:
         return None
@@ -282,7 +284,7 @@ Encode = Callable[[Iterable[str], CorpusReport], Iterator[NDArray[np.integer]]]
 def _encoded(
     reader: TextReader, sentences: Iterable[str], report: CorpusReport
 ) -> Iterator[NDArray[np.integer]]:
-    """Yield the token ids of sentences, and count what is cut off."""
+    """Yield the token ids of sentences; count truncated tokens in ``report``."""
     remaining = iter(sentences)
     while chunk := list(islice(remaining, CHUNK)):
         rows, cut = reader.read(chunk)
@@ -300,12 +302,12 @@ def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[NDArray[np
 
 
 def _write(read: Callable[[BinaryIO], Corpus], folder: Path) -> None:
-    """Write the files of the cache."""
+    """Write the files of the cache into a new folder."""
     with (folder / TOKENS).open("wb") as sink:
         corpus = read(sink)
     np.savez(folder / ARRAYS, offsets=corpus.offsets, first=corpus.first)
     dtype = corpus.content.dtype.name
-    metadata = {"dtype": dtype, "report": asdict(corpus.report), "some": corpus.some}
+    metadata = {"dtype": dtype, "report": asdict(corpus.report), "some": corpus.sampled_texts}
     metadata["sha256"] = {name: sha256_of(folder / name) for name in (TOKENS, ARRAYS)}
     write_json(folder / METADATA, metadata)
 
@@ -318,13 +320,13 @@ def _read(
     report: CorpusReport,
     sink: BinaryIO,
 ) -> Corpus:
-    """Write the content to ``sink``, and return all else, with an empty content of its type."""
+    """Write the content to ``sink``; return the rest, with an empty array of the content's type."""
     offsets = array("q", [0])
     hashes = array("q")
     content: NDArray[np.integer] = np.empty(0, np.uint8)
-    some: dict[int, str] = {}
+    sampled: dict[int, str] = {}
     most = samples and samples * text.columns
-    read = _sampled(text.sentences(report, samples), text.columns, some)
+    read = _sampled(text.sentences(report, samples), text.columns, sampled)
     bar = progress_bar(read, desc="reading", unit=" sentences", total=most)
     for kept in encode(bar, report):
         sink.write(kept.data)
@@ -337,13 +339,16 @@ def _read(
     by_sample = np.frombuffer(hashes, np.int64).reshape(-1, text.columns)
     _, first = np.unique(by_sample, axis=0, return_index=True)
     report.duplicates = len(by_sample) - len(first)
-    distinct = list(dict.fromkeys(some.values()))
+    distinct = list(dict.fromkeys(sampled.values()))
     starts = np.frombuffer(offsets, np.int64)
     return Corpus(content, starts, np.sort(first), distinct, report, identity, text.columns)
 
 
-def _sampled(sentences: Iterable[str], columns: int, some: dict[int, str]) -> Iterator[str]:
-    """Yield sentences; keep the first ones of random samples in ``some`` (a reservoir)."""
+def _sampled(sentences: Iterable[str], columns: int, sampled: dict[int, str]) -> Iterator[str]:
+    """Yield all sentences, and store the first sentences of random samples in ``sampled``.
+
+    This is reservoir sampling.
+    """
     chance = random.Random(0)
     for number, sentence in enumerate(sentences):
         sample, column = divmod(number, columns)
@@ -351,12 +356,12 @@ def _sampled(sentences: Iterable[str], columns: int, some: dict[int, str]) -> It
         if sample >= MOST_SENTENCES:
             place = int(chance.random() * (sample + 1))
         if column == 0 and place < MOST_SENTENCES:
-            some[place] = sentence
+            sampled[place] = sentence
         yield sentence
 
 
 def _open(folder: Path, identity: str, columns: int) -> Corpus:
-    """Open a corpus; a damaged one raises errors of many kinds."""
+    """Open a cached corpus. If it is damaged, errors of many kinds are raised."""
     metadata = json.loads((folder / METADATA).read_bytes())
     for name, expected in metadata["sha256"].items():
         if sha256_of(folder / name) != expected:
@@ -369,7 +374,7 @@ def _open(folder: Path, identity: str, columns: int) -> Corpus:
 
 
 def _check_vocabulary(tokenizer: Any, sentences: list[str], name: str) -> None:
-    """Refuse or warn if many tokens of some sentences are unknown, as of another script."""
+    """Refuse or warn if many tokens are unknown, as in a text in another script."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(backend, Tokenizer):
         return
@@ -384,7 +389,7 @@ def _check_vocabulary(tokenizer: Any, sentences: list[str], name: str) -> None:
     share = ids.count(unknown) / max(1, len(ids))
     reason = (
         f"{100 * share:.0f} % of the tokens of {name!r} are unknown: name an encoder whose "
-        "vocabulary has the script of the text (static with vocabulary text has)"
+        "vocabulary covers the script of the text (as static with vocabulary text does)"
     )
     if share >= REFUSED:
         raise ParameterError("model_name_or_path", reason)

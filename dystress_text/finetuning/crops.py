@@ -1,8 +1,8 @@
 """Draw two crops of a sample as its views: random spans of its words or tokens.
 
-Title and body are views too.
+A sample with a title and a body may also have these two as its views.
 
-Source: "Cropping outperforms dropout" (arXiv 2508.03453, TMLR 2026). Dropout stays on.
+Source: "Cropping outperforms dropout" (arXiv 2508.03453, TMLR 2026). Dropout is applied as well.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ LEAST_TOKENS = 3  # least tokens of a crop of tokens; a body has more
 
 @dataclass(frozen=True)
 class Crops:
-    """Settings of the crops; seed, step and sample determine both crops.
+    """Draws crops; the seed, the step and the sample's index determine them.
 
     Attributes:
-        seed: seed of the run.
-        low: least share of a sample in a crop.
-        high: greatest share; the share is uniform between the two.
-        most: greatest length of a crop, in words or tokens: the encoder reads no more.
+        seed: the seed of the run.
+        low: the smallest share of a sample that a crop takes.
+        high: the largest share; shares are uniform between the two.
+        most: the greatest length of a crop, in words or tokens, as the encoder reads no more.
     """
 
     seed: int
@@ -38,7 +38,10 @@ class Crops:
     most: int = 32
 
     def views(self, text: str, step: int, sample: int) -> list[str]:
-        """Return two independent crops, which may overlap; a short text twice as it is."""
+        """Return two independent crops, which may overlap.
+
+        A short text is returned whole, twice.
+        """
         words = [word.span() for word in WORD.finditer(text)]
         if len(words) < 2 * LEAST:
             return [text, text]
@@ -59,7 +62,8 @@ class Crops:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the starts and lengths of both views of each sample, both (2, n).
 
-        A view is a crop; in half of the steps those of a sample with a title are title and body.
+        Views are crops, but in half of the steps a sample with a title has its title and its body
+        as views.
 
         Args:
             lengths: lengths of the samples, (n,), in words or tokens.
@@ -83,5 +87,5 @@ class Crops:
 
 
 def too_short(text: str) -> bool:
-    """Return whether a text is shorter than two crops; it is then used whole."""
+    """Return whether a text is too short to be cropped, and is used whole."""
     return len(WORD.findall(text)) < 2 * LEAST

@@ -1,4 +1,4 @@
-"""Measure how anchors retrieve their positives, on rows that are held out of training."""
+"""Hold rows out of training, and measure how their anchors retrieve their positives."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Row = tuple[str, ...]  # anchor, positive and negatives
 def hold_out(rows: Sequence[Row], most: int) -> tuple[list[Row], NDArray[np.int64]]:
     """Choose evenly spaced rows to hold out; the choice does not depend on the seed.
 
-    A tenth is held out, but at least ``LEAST``; nothing if fewer than twice ``LEAST`` rows are
-    usable, or fewer than ``LEAST`` would remain. A row is not usable if its anchor or positive
-    occurs in an earlier row.
+    A tenth of the rows is held out, but at least ``LEAST``. Nothing is held out if fewer than twice
+    ``LEAST`` rows are usable, or if fewer than ``LEAST`` would remain. A row is not usable if its
+    anchor or positive occurs in an earlier row.
 
     Args:
         rows: all rows.
         most: greatest number of rows to hold out.
 
     Returns:
-        The rows, and the indices of all rows that contain, in any column, the anchor or the
-        positive of one of them, in any case and spacing.
+        The held-out rows, and the indices of all rows to exclude from training: those that contain,
+        in any column, the anchor or the positive of a held-out row. Case and spacing do not count.
     """
     hashes = np.fromiter((hash(_plain(text)) for row in rows for text in row), np.int64)
     table = hashes.reshape(len(rows), -1)  # (rows, columns)
@@ -54,7 +54,7 @@ def hold_out(rows: Sequence[Row], most: int) -> tuple[list[Row], NDArray[np.int6
 
 
 def _plain(text: str) -> str:
-    """Return a text without differences of case, spacing and Unicode's compatible forms."""
+    """Normalise the case, spacing and compatible Unicode characters of a text."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(unicodedata.normalize("NFKC", folded).split())
 
@@ -64,10 +64,10 @@ def _anchors_and_positives(rows: list[Row]) -> tuple[list[str], list[str]]:
 
 
 def measure(rows: list[Row], encode: Embed) -> NDArray[np.float64]:
-    """Return 1 for each anchor that retrieves its positive first, by cosine similarity, else 0.
+    """Return 1 for each anchor whose positive is nearest by cosine similarity, else 0, (n,).
 
     Args:
-        rows: the held-out rows, n.
+        rows: the n held-out rows.
         encode: maps texts to embeddings (texts, dim).
     """
     anchors, positives = _anchors_and_positives(rows)
@@ -83,17 +83,17 @@ def bm25_recall(rows: list[Row], language: str | None = None) -> NDArray[np.floa
 
 
 def _found(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """Return 1 for each row of (n, n) whose diagonal entry is its only maximum, else 0."""
+    """Return 1 for each row of scores (n, n) with its only maximum on the diagonal, else 0."""
     scores = scores.round(6)
     at_least = (scores >= scores.diagonal()[:, None]).sum(1)  # (n,)
     return np.where(at_least == 1, 1.0, 0.0)
 
 
 def compared(rows: list[Row], before: NDArray[np.float64], after: NDArray[np.float64]) -> HeldOut:
-    """Return the record of the gain and its standard error over the rows.
+    """Return the gain and its standard error over the rows, for the record.
 
-    The error adds one gained and one lost row (Bonett and Price, 2012), so that it is not 0 where
-    no row changes.
+    The standard error counts one more gained and one more lost row (Bonett and Price, 2012), so
+    that it is not 0 where no row changes.
     """
     gains = 100 * (after - before)  # (n,)
     error = np.append(gains, [100, -100]).std() / (len(gains) + 2) ** 0.5

@@ -1,6 +1,6 @@
-"""Load the model that a run starts from.
+"""Load or make the model that a run starts from.
 
-It is a plain encoder with a pooler, a SimCSE checkpoint, a sentence-transformers model, or a static
+This is an encoder with a pooler, a SimCSE checkpoint, a sentence-transformers model, or a static
 model.
 """
 
@@ -76,17 +76,19 @@ SIMCSE_HEAD = "SimCSE's MLP"
 
 
 @dataclass(frozen=True)
-class InitialModel:
-    """A model before the first step.
+class TextModel:
+    """The model of a text run, with all that the run needs to train, evaluate and save it.
 
     Attributes:
         embedder: the module that is trained.
-        model: the model that is evaluated and saved: the embedder's, or the hybrid with it.
-        untrained: the model without a new head, for the figures before training.
+        model: the model that is evaluated and saved: the embedder's model, or a hybrid that
+            contains it.
+        untrained: the model before training, without a new head.
         pooler: a name of :data:`dystress_text.models.poolers.POOLERS`; None for other pooling.
         notes: lines for the user: what was loaded, what was ignored, and what is trained.
-        head: where the head of training comes from, and whether the model keeps it; None without.
-        document_row: whether the table has a row that documents are embedded with.
+        head: the origin of the head, and whether the saved model keeps it; None without a head.
+        document_row: whether a static model has a document row
+            (:mod:`dystress_text.models.static`).
     """
 
     embedder: Embedder
@@ -99,16 +101,15 @@ class InitialModel:
 
     @property
     def is_static(self) -> bool:
-        """Whether the model is a table of token vectors without a transformer."""
+        """Whether the trained part is a static model."""
         return is_static(self.embedder.model)
 
     def to(self, device: torch.device) -> None:
-        """Move the model to a device."""
         self.embedder.to(device)
         self.model.to(device)
 
     def save(self, folder: Path) -> None:
-        """Save the model in sentence-transformers' format."""
+        """Save ``model`` as it is now, in sentence-transformers' format."""
         if is_static(self.model):
             set_unknown(self.model)  # weight decay makes it smaller
         save_model(self.model, folder)
@@ -120,16 +121,16 @@ def load_initial_model(
     texts: TrainingText | None = None,
     language: str | None = None,
     distilled: DistilledPart | None = None,
-) -> InitialModel:
+) -> TextModel:
     """Load or make the model that a run starts from.
 
     Args:
-        settings: the options of model and data.
-        given: names of the options that the user has given.
-        texts: the training text, from which ``vocabulary="text"`` learns word pieces, and whose
-            words the lexical part of a hybrid counts.
-        language: of that part, as in :func:`dystress_text.io.words.reader_for`.
-        distilled: what :func:`distill_text` returned.
+        settings: the options of the model and the data.
+        given: the names of the options that the user gave.
+        texts: the training text. ``vocabulary="text"`` learns word pieces from it, and the lexical
+            part of a hybrid counts its words.
+        language: the language of the lexical part, as in :func:`dystress_text.io.words.reader_for`.
+        distilled: the result of :func:`distill_text`.
 
     Raises:
         ParameterError: the model cannot be loaded, or an option does not fit it.
@@ -138,7 +139,7 @@ def load_initial_model(
     loaded: PretrainedEncoder | SentenceTransformer | None = None
     if name != STATIC:
         for option in {"vocabulary", "dim"}.intersection(given):
-            reason = f"is of --model_name_or_path {STATIC}; {name!r} has its own"
+            reason = f"applies only to --model_name_or_path {STATIC}; {name!r} has its own"
             raise ParameterError(option, reason)
         loaded = _load(name, settings)
     if loaded is None or (isinstance(loaded, SentenceTransformer) and is_static(loaded)):
@@ -153,7 +154,7 @@ def load_initial_model(
         return _assemble(name, model, settings.pooler_type, settings, f"{kind} {name!r}", mlp)
     kinds = ", ".join(type(module).__name__ for module in loaded)
     if not isinstance(loaded[0], Transformer):
-        reason = f"is made of {kinds}; training needs Transformer or StaticEmbedding first"
+        reason = f"has the modules {kinds}; the first must be Transformer or StaticEmbedding"
         raise ParameterError("model_name_or_path", f"{name!r} {reason}")
     note = f"sentence-transformers model: {kinds}; at most {loaded.max_seq_length} tokens"
     return _assemble(name, loaded, _own_pooler(loaded, settings, given), settings, note)
@@ -170,9 +171,11 @@ def _with_pooler(encoder: PretrainedEncoder, pooler: str) -> SentenceTransformer
     """Add a pooler and normalisation to an encoder."""
     module = encoder.module
     if pooler not in POOLERS:
-        raise ParameterError("pooler_type", f"no {pooler!r}; known: {', '.join(POOLERS)}")
+        raise ParameterError(
+            "pooler_type", f"unknown pooler {pooler!r}; known: {', '.join(POOLERS)}"
+        )
     if pooler in FIRST and attends_to_the_left_only(encoder.transformer):
-        reason = f"{pooler} is the first token, which in this decoder sees no other; take {LAST}"
+        reason = f"{pooler}: the first token attends to no other in a decoder; use {LAST}"
         raise ParameterError("pooler_type", reason)
     modules = [module, *pooling_modules(pooler, module), Normalize()]
     return SentenceTransformer(modules=modules, device="cpu")
@@ -204,7 +207,7 @@ def _assemble(
     settings: TextSettings,
     note: str,
     mlp: nn.Linear | None = None,
-) -> InitialModel:
+) -> TextModel:
     """Assemble the model, and the head and language-model head that only training needs.
 
     Args:
@@ -251,7 +254,7 @@ def _assemble(
                 untrained = model
             head = None  # of the model, and not of its training alone
     embedder = _checked_embedder(name, model, head, settings)
-    return InitialModel(embedder, model, untrained, pooler, notes, described)
+    return TextModel(embedder, model, untrained, pooler, notes, described)
 
 
 def _checked_embedder(
@@ -271,7 +274,7 @@ def _checked_embedder(
 
 
 def new_head(transformer: Any, dim: int | None = None) -> Dense:
-    """Return SimCSE's head on embeddings (n, dim), dense + tanh, initialised like the encoder."""
+    """Return a new SimCSE head, dense + tanh on embeddings (n, dim), initialised as the encoder."""
     dim = dim or transformer.config.hidden_size
     head = Dense(dim, dim, activation_function=nn.Tanh())
     nn.init.normal_(head.linear.weight, std=getattr(transformer.config, "initializer_range", 0.02))
@@ -285,7 +288,7 @@ def _new_tokenizer(
     texts: TrainingText | None,
     dense: SentenceTransformer | None,
 ) -> Tokenizer:
-    """Return the tokenizer of a new table of word vectors."""
+    """Return the tokenizer for a new static model."""
     if settings.vocabulary == "text" and texts is not None:
         return learn_tokenizer(texts.sentences())
     if dense is not None and "vocabulary" not in given:
@@ -300,8 +303,8 @@ def _static(
     texts: TrainingText | None,
     language: str | None,
     distilled: DistilledPart | None,
-) -> InitialModel:
-    """Set up a static model, or a new one, alone or as the table of a hybrid."""
+) -> TextModel:
+    """Return a static model, loaded or new, that is trained alone or as the table of a hybrid."""
     for option in ("mlp_head", "do_mlm", "dropout"):
         if getattr(settings, option):
             raise ParameterError(option, "a static encoder has none; leave the option out")
@@ -331,18 +334,18 @@ def _static(
         saved = new_hybrid(model, dense=dense, distilled=distilled, lexical=lexical)
         hybrid = cast(HybridEmbedding, saved[0])
         notes += [f"vector: {describe_parts(hybrid)}", f"lexical part: {reader.title}"]
-    return InitialModel(Embedder(model), saved, saved, "avg", notes, document_row=has_row)
+    return TextModel(Embedder(model), saved, saved, "avg", notes, document_row=has_row)
 
 
 def distill_text(
     settings: TextSettings, texts: TrainingText, device: torch.device
 ) -> DistilledPart | None:
-    """Return the part of a hybrid that is distilled on the training text; None without one.
+    """Distil a model on the training text into the part of a hybrid; None without --distill.
 
     Args:
-        settings: the options of model and data.
+        settings: the options of the model and the data.
         texts: the training text.
-        device: where the model that is distilled runs.
+        device: the device on which the model that is distilled runs.
     """
     if settings.distill is None:
         return None
@@ -364,11 +367,11 @@ _TRIALS = [
 _TOLERANCE = 1e-4  # between unit vectors
 
 
-def check_saving(initial: InitialModel, max_seq_length: int, scratch: Path) -> None:
+def check_saving(initial: TextModel, max_seq_length: int, scratch: Path) -> None:
     """Check that training embeds texts as ``encode`` of the saved model does.
 
-    The pass of training is without dropout and without a head that is not saved. The scratch folder
-    is removed, and the random state is unchanged.
+    The training pass runs without dropout, and without the head if the head is not saved. The
+    random state is restored and the scratch folder removed.
 
     Raises:
         ParameterError: the embeddings of a text differ.
@@ -386,7 +389,7 @@ def check_saving(initial: InitialModel, max_seq_length: int, scratch: Path) -> N
         _check_trials(initial, saved, max_seq_length)
 
 
-def _check_trials(initial: InitialModel, saved: SentenceTransformer, max_seq_length: int) -> None:
+def _check_trials(initial: TextModel, saved: SentenceTransformer, max_seq_length: int) -> None:
     trained = initial.embedder.model
     lengths = {text: tokenize(trained, [text])[1][0] for text in _TRIALS}
     if initial.is_static:  # encode reads a text to its end

@@ -1,4 +1,4 @@
-"""Measure and describe a text run before its first step and after its last one."""
+"""Measure a text run before its first step and after its last one, and describe it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dystress_text.evaluation.random_pairs import random_pairs
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.finetuning import holdout
-from dystress_text.finetuning.initial_model import InitialModel
+from dystress_text.finetuning.initial_model import TextModel
 from dystress_text.finetuning.settings import RunSettings
 from dystress_text.finetuning.training_data import TrainingData
 from dystress_text.io.prepared_data import variant_of
@@ -38,16 +38,17 @@ from dystress_text.training.settings import TrainingSettings
 
 @dataclass
 class RunMeasures:
-    """Measures a run's model before and after training, into the run's record.
+    """Measures the model of a run before and after training, and fills the record.
 
     Attributes:
-        initial: the model.
+        text_model: the model of the run.
         data: the training samples and the held-out rows.
-        evaluation: the evaluators; the first set of scored pairs is shown in table and page.
-        record: of the run, which the methods fill.
+        evaluation: the evaluators. The table at the end and the page show the first set of scored
+            pairs.
+        record: the record of the run, which the methods fill.
     """
 
-    initial: InitialModel
+    text_model: TextModel
     data: TrainingData
     evaluation: EvaluatorList
     record: RunRecord
@@ -56,21 +57,21 @@ class RunMeasures:
 
     @property
     def shown_set(self) -> StsPairs | None:
-        """The set of scored pairs that table and page show, if any."""
+        """The set of scored pairs that the table and the page show; None without one."""
         return next(iter(self.evaluation.pairs), None)
 
     def before_training(self) -> None:
         """Measure the untrained model with each pooler, and the lexical baseline.
 
-        For a hybrid, measure its dense model first: that is what the hybrid has to beat.
+        A hybrid has to beat its dense model, which is measured too.
         """
         record = self.record
         shown = self.shown_set
         held_out = self.data.held_out
-        own = self.initial.untrained
+        own = self.text_model.untrained
         lexical = self.evaluation.lexical_baseline()
         untrained: dict[str, dict[str, float]] = {}
-        models = {str(self.initial.pooler): own}
+        models = {str(self.text_model.pooler): own}
         hybrid = hybrid_part(own)
         if hybrid is not None and "dense" in hybrid.parts:
             models = {BASE: hybrid.model, **models}
@@ -108,7 +109,7 @@ class RunMeasures:
     def _by_pooler(
         self, model: SentenceTransformer, shown: StsPairs
     ) -> dict[str, dict[str, float]]:
-        """Measure the untrained model with each pooler on the shown set."""
+        """Return the figures of the untrained model on the shown set with each pooler."""
         transformer = model.transformers_model
         if transformer is None:
             return {}
@@ -120,7 +121,7 @@ class RunMeasures:
 
     def _add_untrained_samples(self, model: SentenceTransformer) -> None:
         if self._shows_samples:
-            vectors = encode(model, self.data.corpus.some)  # (texts, dim)
+            vectors = encode(model, self.data.corpus.sampled_texts)  # (texts, dim)
             columns = dense_columns(model)
             if columns is not None:  # the dense model's vectors are the first numbers
                 self._add_samples(BASE, vectors[:, :columns])
@@ -132,12 +133,12 @@ class RunMeasures:
         return not (options["supervised"] or options["no_samples"])
 
     def _add_samples(self, label: str, vectors: Tensor) -> None:
-        """Record samples of a plain text with those nearest by vectors of ``corpus.some``."""
+        """Record a few texts of the training text with their nearest texts by ``vectors``."""
         seed = self.record.settings["seed"]
-        self.record.samples[label] = nearest_texts(self.data.corpus.some, vectors, seed)
+        self.record.samples[label] = nearest_texts(self.data.corpus.sampled_texts, vectors, seed)
 
     def after_training(self, model: SentenceTransformer) -> None:
-        """Measure the saved model: held-out rows, similarities, random pairs, nearest texts."""
+        """Measure the trained model: held-out rows, similarities, random pairs, nearest texts."""
         record = self.record
         shown = self.shown_set
         held_out = self.data.held_out
@@ -149,14 +150,14 @@ class RunMeasures:
         if shown is not None:
             embeddings = encode(model, shown.sentences)
             record.similarities["after"] = similarity_histograms(shown, embeddings)
-        some = encode(model, self.data.corpus.some)
-        record.random_pairs = random_pairs(some.cpu().numpy())
+        vectors = encode(model, self.data.corpus.sampled_texts)
+        record.random_pairs = random_pairs(vectors.cpu().numpy())
         if self._shows_samples:
-            self._add_samples("trained", some)
+            self._add_samples("trained", vectors)
 
 
 def variants_of_data(settings: RunSettings, data: TrainingData) -> dict[str, str | None]:
-    """Return the variant of each prepared data set, by option; None for published data."""
+    """Map each data option to the name of its variant, or None for the published data."""
     variants = {"train_file": variant_of(Path(data.text.name))}
     if set(settings.evaluation.eval_set) - {"mini_sts", "none"}:
         variants["eval_set"] = variant_of(suite_folder("senteval", settings.text.data_dir))
@@ -169,11 +170,11 @@ def description(
     """Return lines that describe the data, the loss and the length of a run."""
     options = settings.text
     data = measures.data
-    lines = [*measures.initial.notes, f"{data.corpus.report.summary()} ({data.text.name})"]
+    lines = [*measures.text_model.notes, f"{data.corpus.report.summary()} ({data.text.name})"]
     if options.drop_duplicates:
         lines.append("samples with the tokens of an earlier one are dropped")
     if options.cropped:
-        unit = "tokens" if measures.initial.is_static else "words"
+        unit = "tokens" if measures.text_model.is_static else "words"
         share = f"{options.crop_min} to {options.crop_max} of its {unit}"
         titled = "title and body, and as often " if data.text.titled else ""
         lines.append(f"views: {titled}two crops of a sample, each {share}")

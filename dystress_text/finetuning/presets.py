@@ -42,7 +42,7 @@ _PAPER: dict[str, Any] = {
 
 
 def _with_loss(description: str, loss: str) -> Preset:
-    """Return the paper's settings with a loss that is not in its table."""
+    """Return a preset with the paper's settings and a loss that the paper does not have."""
     return Preset(f"{description}; not a row of the paper", {**_PAPER, "loss": loss})
 
 
@@ -124,7 +124,7 @@ SIMCSE_MODELS: dict[str, tuple[str, int, float, float]] = {
 
 
 def _simcse(name: str) -> Preset:
-    """Return the recipe of one of SimCSE's released models."""
+    """Return a preset with the recipe of a model that SimCSE released."""
     encoder, batch, rate, average = SIMCSE_MODELS[name]
     settings = {
         **_PAPER,

@@ -1,7 +1,7 @@
 """Collect the quickstart's corpus: about 15,000 English sentences from Python's own documentation.
 
-They come from docstrings of the standard library, which is parsed and never imported, and from the
-language reference in ``pydoc_data``. They differ between versions of Python.
+Its sources are the docstrings of the standard library, which is parsed and not imported, and the
+language reference in ``pydoc_data``, so it depends on the version of Python.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def write_documentation_corpus() -> Path:
-    """Return the cached file of the sentences, one per line; write it if there is none."""
+    """Return the cached corpus, a sentence on each line; write it if it is missing."""
     version = sysconfig.get_config_var("py_version")
     path = cache_root() / "quickstart" / f"python-{version}-format-{FORMAT}.txt"
     try:

@@ -1,4 +1,4 @@
-"""Run fine-tuning from the settings to the published model."""
+"""Fine-tune on text: from settings to a saved, measured and published model."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from dystress_text.export.card import describe_base, write_card
 from dystress_text.export.copies import check_push, export
 from dystress_text.finetuning.content import content_of, read_content
 from dystress_text.finetuning.initial_model import (
-    InitialModel,
+    TextModel,
     check_saving,
     distill_text,
     load_initial_model,
 )
 from dystress_text.finetuning.measures import RunMeasures, description, variants_of_data
 from dystress_text.finetuning.settings import RunSettings
-from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.task import TextTask
 from dystress_text.finetuning.texts import TrainingText, first_samples, training_text
 from dystress_text.finetuning.training_data import TrainingData, fit_settings, prepare_data
 from dystress_text.io.atomic import MODEL_STAGING, versions
@@ -70,12 +70,12 @@ def fine_tune(
     texts: TrainingText | None = None,
     evaluator: SentenceEvaluator | None = None,
 ) -> FinishedRun:
-    """Train a model on all processes of a launch.
+    """Train a model. In a launch of several processes, call it on each of them.
 
     Args:
-        settings: settings of model, data, loss, evaluation and training.
-        texts: training texts instead of those of the settings.
-        evaluator: an evaluator that precedes those of the settings.
+        settings: the settings of model, data, loss, evaluation and training.
+        texts: training texts, in place of those of the settings.
+        evaluator: the user's evaluator, which runs before those of the settings.
 
     Raises:
         UserError: an option or the data are invalid, or training fails.
@@ -153,15 +153,15 @@ def fine_tune(
 
 
 def _show(text: TrainingText, settings: RunSettings) -> None:
-    """Print the first samples as they are read, before the whole text is."""
+    """Print the first samples of a text, before all of it is read."""
     samples = first_samples(text, settings.text.max_train_samples)
     OUTPUT.info("\n".join([f"reading {text.name}", *samples]))
 
 
 def _choose_metric(
-    evaluation: EvaluatorList, training: TrainingSettings, initial: InitialModel
+    evaluation: EvaluatorList, training: TrainingSettings, initial: TextModel
 ) -> str | None:
-    """Try the user's evaluator, and return the metric that chooses the checkpoint."""
+    """Call the user's evaluator once; return the metric that selects the best model."""
     evaluation.try_own(initial.model)
     if evaluation.ignored:
         OUTPUT.info(f"evaluator: not used as figures: {', '.join(evaluation.ignored)}")
@@ -170,17 +170,17 @@ def _choose_metric(
 
 def _make_task(
     settings: RunSettings,
-    initial: InitialModel,
+    initial: TextModel,
     data: TrainingData,
     loss: ContrastiveLoss,
     evaluation: EvaluatorList,
-) -> SimcseTask:
+) -> TextTask:
     options = settings.text
     masking = None
     if options.do_mlm:
         tokenizer: Any = initial.model.tokenizer
         masking = TokenMasking(tokenizer, options.mlm_probability, settings.training.seed)
-    return SimcseTask(
+    return TextTask(
         initial, data.corpus, loss, evaluation, masking=masking, mlm_weight=options.mlm_weight
     )
 
@@ -188,7 +188,7 @@ def _make_task(
 def _new_record(
     settings: RunSettings,
     training: TrainingSettings,
-    initial: InitialModel,
+    initial: TextModel,
     data: TrainingData,
     evaluation: EvaluatorList,
     metric: str | None,
@@ -223,7 +223,7 @@ def _new_record(
 
 
 def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> None:
-    """Print the description, measure the untrained model, and write the record."""
+    """Print the description, measure the untrained model, write the record."""
     lines = description(settings, trainer.settings, measures, trainer.total_steps)
     OUTPUT.info("\n".join([*lines, f"on {describe(trainer.accelerator)}"]))
     measures.before_training()
@@ -231,7 +231,7 @@ def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> No
 
 
 def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> RunRecord:
-    """Measure the trained model, write record, card and page, upload it; return the record."""
+    """Measure the trained model; write its record, card and page; upload it."""
     record = measures.record
     end_record(trainer, record)
     output = trainer.folder
@@ -264,7 +264,7 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
 
 
 def _upload(repository: str | None, output: Path) -> None:
-    """Upload a finished run's model to the hub, if a repository is named."""
+    """Upload the model of a finished run if a repository is named."""
     if repository is not None:
         with TemporaryDirectory() as folder:
             export(output, "native", Path(folder) / "copy", repository)

@@ -21,7 +21,7 @@ LEXICAL = "lexical"  # in place of a dense model's name: a hybrid without one
 
 @dataclass(frozen=True)
 class TextSettings:
-    """Encoder and data."""
+    """The model and the data."""
 
     title: ClassVar[str] = "encoder and data"
 
@@ -39,14 +39,14 @@ class TextSettings:
     )
     hybrid: str | None = option(
         None,
-        "static: a sentence-transformers model, folder or hub name. The saved model joins its "
-        "embedding, whose weights stay fixed, the counts of the text's words, and the static one. "
-        "lexical: without such a model. Without --vocabulary a new table takes its vocabulary.",
+        "static: folder or hub name of a sentence-transformers model. The saved model combines its "
+        "embeddings, which stay fixed, with word counts and the static embedding; lexical leaves "
+        "such a model out. A new table takes its vocabulary unless --vocabulary is given.",
     )
     distill: str | None = option(
         None,
-        "static: the same with vectors of words, fitted to the model's embeddings of the text, in "
-        "place of the model, which a search then does not need.",
+        "static: like --hybrid, but word vectors that are fitted to the model's embeddings of the "
+        "training text replace the model, so that search does not need it.",
     )
     pooler_type: str = option(
         "cls",
@@ -57,12 +57,12 @@ class TextSettings:
         None, "All dropout rates of the encoder; default its own.", interval="[0, 1)"
     )
     mlp_head: bool | None = option(
-        None, "Train a head, dense + tanh; default as in SimCSE: with cls only."
+        None, "Train a head, dense + tanh; by default, as in SimCSE, only with cls pooling."
     )
     mlp_only_train: bool | None = option(
         None,
-        "Drop the head after training; no keeps it in the model. Default as in SimCSE: no with "
-        "--supervised and cls, else yes. The head of a loaded model is kept.",
+        "Use the head in training only; no saves it with the model. Default as in SimCSE: no with "
+        "--supervised and cls, else yes. The head of a loaded model is always kept.",
         nargs="?",
         const=True,
     )
@@ -86,7 +86,7 @@ class TextSettings:
     )
     crop_min: float = option(0.2, "crop: least share of a sample in a crop.", interval="(0, 1]")
     crop_max: float = option(
-        0.6, "crop: greatest share; uniform between the two.", interval="(0, 1]"
+        0.6, "crop: greatest share; shares are uniform between the two.", interval="(0, 1]"
     )
     held_out: int = option(
         500,
@@ -106,7 +106,7 @@ class TextSettings:
         False, "Add a masked-language-model loss on the same sentences and encoder."
     )
     mlm_weight: float = option(
-        0.1, "do_mlm: weight of that loss.", interval="[0, inf)", needs="do_mlm"
+        0.1, "do_mlm: weight of the masked-token loss.", interval="[0, inf)", needs="do_mlm"
     )
     mlm_probability: float = option(
         0.15, "do_mlm: share of masked tokens.", interval="(0, 1)", needs="do_mlm"
@@ -144,17 +144,17 @@ class TextSettings:
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether the model has other parts beside a table."""
+        """Whether the model is a hybrid of a static model and other parts."""
         return self.hybrid is not None or self.distill is not None
 
     @property
     def dense_model(self) -> str | None:
-        """The dense model of a hybrid, or the model that is distilled."""
+        """The dense model of a hybrid, or the model to distil."""
         return self.distill if self.hybrid in (None, LEXICAL) else self.hybrid
 
     @property
     def cropped(self) -> bool:
-        """Whether the views of a sample are two crops; a row's views are its texts."""
+        """Whether the two views of a sample are crops."""
         return self.views == "crop" and not self.supervised
 
 
@@ -165,7 +165,7 @@ PROGRAM = Program(
 
 @dataclass(frozen=True)
 class RunSettings:
-    """All settings of a run; ``given`` holds the names of the options that the user has given."""
+    """All settings of a run. ``given`` has the names of options that the user gave."""
 
     text: TextSettings
     evaluation: EvaluationSettings
@@ -176,7 +176,7 @@ class RunSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RunSettings:
-        """Return the settings of options on top of a preset, which ``preset`` names."""
+        """Return the settings of a preset, which ``preset`` names, changed by the given options."""
         (text, evaluation, training), loss, preset = PROGRAM.settings(given)
         from dystress_text.losses.objectives import ContrastiveLoss
 
@@ -188,7 +188,7 @@ class RunSettings:
         return cls(text, evaluation, training, loss, preset, frozenset(given))
 
     def options(self) -> dict[str, Any]:
-        """Return every option by name, in the form of ``run.json``: one file as a string."""
+        """Return every option by name, in the form of ``run.json``: a single file as a string."""
         options = vars(self.text) | vars(self.evaluation) | vars(self.training)
         files = self.text.train_file
         if files is not None and len(files) == 1:
@@ -197,9 +197,9 @@ class RunSettings:
         return {"preset": self.preset, **options, "eval_set": " ".join(self.evaluation.eval_set)}
 
     def asked(self) -> dict[str, Any]:
-        """Return the options by which a finished run is recognised as this one.
+        """Return the options that a finished run must have in common with these settings.
 
-        The others are derived from encoder, text and evaluation.
+        All other options follow from encoder, text and evaluation.
         """
         follow = {"pooler_type", "train_batch_size", "learning_rate"} - self.given
         follow.add("metric_for_best_model")

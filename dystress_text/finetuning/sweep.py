@@ -1,4 +1,4 @@
-"""Train and evaluate configurations with several seeds, each run in its own process."""
+"""Train and evaluate configurations with several seeds, each run in a process of its own."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from dystress_text.analysis.text_runs import baseline_named, read_text_runs
 from dystress_text.cli.command_line import one_line
 from dystress_text.errors import DataError, Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose, suite_folder
-from dystress_text.evaluation.embedder import load_model
 from dystress_text.evaluation.readers import check_distinct, read_scored_pairs
 from dystress_text.evaluation.results import OWN_SETTINGS, RESULTS, Result, results_in
 from dystress_text.evaluation.retrieval import read_collections
 from dystress_text.evaluation.run import evaluator_of
+from dystress_text.evaluation.text_encoder import load_model
 from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.content import read_content
 from dystress_text.finetuning.initial_model import load_initial_model
@@ -55,13 +55,13 @@ SET_HERE = {
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """A task, pairs or a collection that each model is measured on.
+    """A task, a set of pairs or a collection to measure each model on.
 
     Attributes:
-        option: of the evaluation: ``--tasks``, ``--pairs`` or ``--retrieval``.
-        argument: of the option.
-        name: in results.
-        checksum: of the data; None for a task whose data cannot be read.
+        option: the option that selects it: ``--tasks``, ``--pairs`` or ``--retrieval``.
+        argument: the argument of that option.
+        name: its name in results.
+        checksum: the checksum of the data; None for a task whose data cannot be read.
     """
 
     option: str
@@ -70,7 +70,6 @@ class EvaluationSet:
     checksum: str | None = None
 
     def has(self, result: Result) -> bool:
-        """Return whether a result is of this set."""
         if result.task != self.name or ("/" in result.group) != (self.option == "--tasks"):
             return False
         return self.checksum in (None, result.data)
@@ -82,15 +81,15 @@ def _content(options: tuple[str, ...]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of the sweep, finished or not; or the untrained model, which is only evaluated.
+    """A run of the sweep, finished or not. The untrained model is one that is only evaluated.
 
     Attributes:
-        folder: of the model and its results; its name has the configuration and the seed.
-        sets: what the model is measured on.
-        suite: options of all evaluations.
-        options: of the training program, without the folder; None for the untrained model.
-        weights: the checksum that results must have; None for any.
-        content: returns the checksums of what a run with these options reads.
+        folder: the folder of the model and its results, named after configuration and seed.
+        sets: the sets to measure the model on.
+        suite: options of every evaluation.
+        options: options of the training program, without the folder; None for the untrained model.
+        weights: the checksum of weights that results must have; None for any.
+        content: returns checksums of all that a run with these options reads.
     """
 
     folder: Path
@@ -101,7 +100,7 @@ class PlannedRun:
     content: Callable[[tuple[str, ...]], Mapping[str, str]] = _content
 
     def commands(self) -> Iterator[list[str]]:
-        """Yield the commands that remain; each is chosen after the previous ones have run."""
+        """Yield the remaining commands; each is chosen when the previous ones have run."""
         output = ["--output", str(self.folder / RESULTS)]
         if self.options is not None:
             output = []  # the evaluation writes into the folder of a run and updates its card
@@ -114,10 +113,10 @@ class PlannedRun:
             yield [*_program("evaluate"), *model, *output, *self.suite, *missing]
 
     def is_trained(self) -> bool:
-        """Return whether the folder holds this run, finished.
+        """Return whether the folder contains this run, finished.
 
         Raises:
-            UserError: it holds a run with other settings, data or base model.
+            UserError: the folder contains a run with other settings, data or base model.
         """
         assert self.options is not None
         without_seed = tuple(each for each in self.options if not each.startswith("--seed="))
@@ -125,7 +124,7 @@ class PlannedRun:
         return finished_record(self.folder, parse(self.options).asked(), content) is not None
 
     def _missing(self) -> list[str]:
-        """Return the options that name what has not been measured."""
+        """Return the evaluation options for all sets without a result."""
         # a user may have evaluated the model with other options
         own = {**OWN_SETTINGS, "mode": "test"}
         results = [
@@ -141,7 +140,7 @@ class PlannedRun:
 
 
 def sets_of(options: Any) -> list[EvaluationSet]:
-    """Read the sets that models will be measured on.
+    """Read the sets to measure models on.
 
     Raises:
         ParameterError: a file of a task is missing, or data are damaged.
@@ -159,7 +158,7 @@ def sets_of(options: Any) -> list[EvaluationSet]:
         sets.append(EvaluationSet("--tasks", task.name, task.name, checksum))
         missing = [folder / name for name in task.files if not (folder / name).is_file()]
         if missing and not options.dry_run:
-            reason = f"no {missing[0]}: run dystress prepare senteval; --suite mini and --pairs "
+            reason = f"lacks {missing[0]}: run dystress prepare senteval; --suite mini and --pairs "
             raise ParameterError("data_dir", f"{reason}need no data")
     pairs = [read_scored_pairs(source) for source in options.pairs]
     check_distinct("pairs", [each.name for each in pairs])
@@ -177,7 +176,10 @@ def _program(name: str) -> list[str]:
 
 
 def configurations(options: Any) -> dict[str, list[str]]:
-    """Return the options of each configuration by its name: presets, or losses in one preset."""
+    """Return the options of each configuration by name.
+
+    Configurations are presets, or losses in one preset.
+    """
     names = [name for table in options.table for name in TABLES[table]] + options.presets
     if not options.loss:
         if not names:
@@ -191,11 +193,11 @@ def configurations(options: Any) -> dict[str, list[str]]:
 
 
 def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
-    """Return the runs, seed by seed.
+    """Return all runs, ordered by seed.
 
     Args:
-        options: of the sweep.
-        extra: options of the training program.
+        options: the options of the sweep.
+        extra: options for the training program.
 
     Raises:
         UserError: a command line is wrong.
@@ -232,7 +234,7 @@ def initial_model(run: PlannedRun) -> PlannedRun:
 
 
 def save_untrained(settings: RunSettings, folder: Path) -> None:
-    """Save the model that a run starts from."""
+    """Save the model that a run starts from, without training it."""
     with restored_global_state(), quiet():
         text = training_text(settings.text)
         set_seed(settings.training.seed)
@@ -242,7 +244,7 @@ def save_untrained(settings: RunSettings, folder: Path) -> None:
 
 
 def sweep(options: Any, extra: Sequence[str]) -> bool:
-    """Run what is missing; return whether every run is trained and evaluated."""
+    """Run all that is missing; return whether every run is trained and evaluated."""
     runs = plan(options, extra)
     output: Path = options.output_dir
     if options.dry_run:
@@ -271,14 +273,14 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
 def run_all(runs: Sequence[PlannedRun], logs: Path) -> list[str]:
     """Train and evaluate runs one after another; return the names of those that failed.
 
-    SIGTERM and Ctrl-C stop the process, which saves its state first.
+    SIGTERM and Ctrl-C stop the current process, which first saves its state.
 
     Args:
-        runs: in order.
-        logs: folder of the processes' output.
+        runs: the runs, in order.
+        logs: the folder for the output of the processes.
 
     Raises:
-        Interrupted: by a signal.
+        Interrupted: a signal stopped the sweep.
     """
     handlers: dict[int, Any] = {}
 
@@ -298,7 +300,7 @@ def run_all(runs: Sequence[PlannedRun], logs: Path) -> list[str]:
 
 
 def _run(run: PlannedRun, logs: Path) -> bool:
-    """Train and evaluate a run in processes of its own; return whether it succeeded."""
+    """Train and evaluate a run, each in a process; return whether all processes succeeded."""
     name = run.folder.name
     file = logs / f"{name}.log"
     try:
@@ -327,9 +329,9 @@ def _run(run: PlannedRun, logs: Path) -> bool:
 
 
 def _wait_until_free(log: IO[str]) -> None:
-    """Wait for a process that a killed sweep has left behind, and lock the log for the next one.
+    """Wait for a process that a killed sweep left behind; then lock the log for the next one.
 
-    A process inherits the lock with its output, so that it holds it from its first moment on.
+    A process inherits the open log as its output and thereby the lock, so it is never without it.
     """
     with suppress(ImportError, OSError):  # Windows has no fcntl, some disks have no locks
         import fcntl

@@ -1,7 +1,7 @@
-"""SimCSE's task for the trainer, with any contrastive objective.
+"""The task of text training: the views of a sample, their embeddings and loss.
 
-Without supervision the views of a sample are one sentence under two dropout masks, or two crops.
-With supervision they are the texts of a row: anchor, positive and hard negatives.
+Without supervision the views of a sample are a sentence with two dropout masks, or two crops. With
+supervision they are the texts of a row: anchor, positive and hard negatives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dystress_text.evaluation.evaluators import EvaluatorList
 from dystress_text.finetuning.corpus import Corpus
-from dystress_text.finetuning.initial_model import InitialModel
+from dystress_text.finetuning.initial_model import TextModel
 from dystress_text.losses.geometry import tolerance
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.models.embedder import Embedder, encode
@@ -28,21 +28,21 @@ PROBES = 64  # samples whose embeddings show a collapse
 
 
 @dataclass(eq=False)
-class SimcseTask:
-    """Implements :class:`dystress_text.training.task.Task` for sentences.
+class TextTask:
+    """Implements :class:`dystress_text.training.task.Task` for text.
 
     Attributes:
-        initial: the model.
+        text_model: the model to train, evaluate and save.
         corpus: the training samples.
         objective: the loss.
-        evaluation: evaluators of the model; None for no evaluation.
-        packed: skip padding where the model allows it (BERT, RoBERTa and similar).
-        masking: masks tokens for an additional masked-language-model loss, for which the embedder
-            needs a head.
-        mlm_weight: weight of that loss.
+        evaluation: the evaluators; None for no evaluation.
+        packed: whether to leave out padding where the model allows it (BERT, RoBERTa and similar).
+        masking: masks tokens for an additional masked-language-model loss, which needs a
+            language-model head; None for no such loss.
+        mlm_weight: the weight of that loss.
     """
 
-    initial: InitialModel
+    text_model: TextModel
     corpus: Corpus
     objective: ContrastiveLoss
     evaluation: EvaluatorList | None = None
@@ -52,7 +52,7 @@ class SimcseTask:
 
     @property
     def model(self) -> Embedder:
-        return self.initial.embedder
+        return self.text_model.embedder
 
     @property
     def state(self) -> nn.Module:
@@ -75,10 +75,10 @@ class SimcseTask:
         longest = batch["longest"]
         masked: tuple[Tensor, ...] = ()
         if self.masking is not None:
-            hidden = (batch["masked_indices"], batch["masked_tokens"])
-            losses = model(batch["masked_ids"], lengths, longest, self.packed, hidden)  # (1,)
+            to_predict = (batch["masked_indices"], batch["masked_tokens"])
+            losses = model(batch["masked_ids"], lengths, longest, self.packed, to_predict)  # (1,)
             masked = (losses, batch["masked_count"])
-        rows = self.corpus.rows
+        rows = self.corpus.rows_per_sample
         if rows == 1:  # each sentence twice, under two dropout masks
             rows = 2
             ids = ids.repeat(2)
@@ -101,23 +101,23 @@ class SimcseTask:
         if self.evaluation is None:
             return {}
         self._update()
-        return self.evaluation(self.initial.model)
+        return self.evaluation(self.text_model.model)
 
     def spread(self) -> float:
-        """Return 1 minus the mean cosine of different samples; about 0 after a collapse.
+        """Return 1 minus the mean cosine between samples, which is about 0 after a collapse.
 
-        Of a hybrid this is the spread of the part that is trained.
+        For a hybrid it is measured on the part that is trained.
         """
-        model = self.initial.embedder.model
-        vectors = encode(model, self.corpus.some[:PROBES]).double()  # (n, dim)
+        model = self.text_model.embedder.model
+        vectors = encode(model, self.corpus.sampled_texts[:PROBES]).double()  # (n, dim)
         one_class = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
         return 1 - float(tolerance(vectors, one_class))
 
     def save(self, folder: Path) -> None:
         self._update()
-        self.initial.save(folder)
+        self.text_model.save(folder)
 
     def _update(self) -> None:
-        """Set a table's document row, which is computed from the other rows."""
-        if self.initial.is_static:
-            set_document_row(self.initial.embedder.model, self.corpus.sentences())
+        """Set the document row of a static model, which is computed from its other rows."""
+        if self.text_model.is_static:
+            set_document_row(self.text_model.embedder.model, self.corpus.sentences())

@@ -1,9 +1,9 @@
-"""Read training text from lines of files, columns of tables, or lists in Python.
+"""Read training text from files with a text on each line, from tables, or from Python lists.
 
-Without supervision the column is the named one, the only one, or the one called text or sentence;
-several named columns are joined by spaces. For crops the first of two is a title, and the columns
-called title and text are read by default. With supervision the columns are the named ones, or
-anchor, positive and negative by these names, or all in order.
+Columns of a table are those that the user names. By default the text is the only column, or the one
+called ``text`` or ``sentence``; for crops it is ``title`` and ``text``, if both exist; with
+supervision it is ``anchor``, ``positive`` and ``negative``, or else all columns in order. Without
+supervision several columns are joined by spaces. With crops the first of two columns is a title.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ SHOWN_LENGTH = 100  # characters of each text
 
 @dataclass(frozen=True)
 class TrainingText:
-    """A source of samples.
+    """A training text: a source of samples.
 
     Attributes:
-        name: name for messages.
-        unit: kind of sample: ``sentence`` (a line) or ``row``.
-        column_names: names of the sentences of a row; empty for lines.
+        name: its name in messages.
+        unit: what a sample is: ``sentence`` (a line) or ``row``.
+        column_names: the names of the sentences in a row; empty for lines.
         lines: yields the sentences as lines of UTF-8, sample after sample.
         parameter: the parameter that errors name.
-        titled: whether :data:`TITLE_END` ends the titles with which lines begin.
-        in_memory: whether they are the caller's objects, of which nothing is written to a disk.
+        titled: whether lines begin with a title, which :data:`TITLE_END` ends.
+        in_memory: whether the texts are objects of the caller, which are not written to disk.
     """
 
     name: str
@@ -68,31 +68,31 @@ class TrainingText:
 
     @property
     def columns(self) -> int:
-        """Number of sentences in a sample."""
+        """The number of sentences in a sample."""
         return max(1, len(self.column_names))
 
     def checksum(self) -> str:
-        """Return the SHA-256 of the lines."""
+        """Return the SHA-256 of all lines."""
         digest = hashlib.sha256()
         for line in self.lines():
             digest.update(line.removesuffix(b"\n") + b"\n")
         return digest.hexdigest()
 
     def report(self, checksum: str = "") -> CorpusReport:
-        """Return an empty report."""
+        """Return a report with all counts at 0."""
         return CorpusReport(checksum, self.unit, self.columns)
 
     def sentences(
         self, report: CorpusReport | None = None, samples: int | None = None
     ) -> Iterator[str]:
-        """Yield the sentences of at most ``samples`` samples, and count them in ``report``."""
+        """Yield the sentences of the first ``samples`` samples, and count them in ``report``."""
         for _, sentence in self.titled_sentences(report, samples):
             yield sentence
 
     def titled_sentences(
         self, report: CorpusReport | None = None, samples: int | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Yield the same, each after the title with which it begins, or after ""."""
+        """Yield pairs of a title, or "", and the sentence that begins with it."""
         most = None if samples is None else samples * self.columns
         for line in read_sentences(self.lines(), report or self.report(), most):
             title, end, body = line.partition(TITLE_END)
@@ -103,7 +103,7 @@ class TrainingText:
 
 
 def plain_text(path: Path) -> TrainingText:
-    """Return the text of a file of lines."""
+    """Return the text in a file with a sentence on each line."""
 
     def lines() -> Iterator[bytes]:
         try:
@@ -117,7 +117,7 @@ def plain_text(path: Path) -> TrainingText:
 
 
 def _several(texts: Sequence[TrainingText]) -> TrainingText:
-    """Concatenate texts with the same columns."""
+    """Concatenate texts that have the same columns."""
     first = texts[0]
     for text in texts:
         if text.column_names != first.column_names:
@@ -131,9 +131,9 @@ def _several(texts: Sequence[TrainingText]) -> TrainingText:
 def _rows(
     table: Table, columns: Sequence[str], supervised: bool, joint: bytes, parameter: str
 ) -> Iterator[bytes]:
-    """Yield the cells of columns as lines, row after row; without supervision joined.
+    """Yield the cells of some columns row by row as lines, joined if there is no supervision.
 
-    With supervision an empty cell is an error: skipping it would shift all later cells.
+    With supervision an empty cell is an error, as skipping it would shift all later cells.
     """
     for index, row in enumerate(table.rows(columns)):
         cells = []
@@ -149,7 +149,7 @@ def _rows(
 
 
 def _line(cell: Any, in_row: bool) -> bytes:
-    """Return a cell as one line; the error does not quote its content."""
+    """Return a cell as one line; errors do not quote its content."""
     text = "" if cell is None else cell
     if not isinstance(text, str):
         raise ValueError(f"expected a text, got a value of type {type(text).__name__}")
@@ -162,7 +162,7 @@ def _line(cell: Any, in_row: bool) -> bytes:
 
 
 def first_samples(text: TrainingText, most: int | None = None) -> list[str]:
-    """Return lines with the first samples of a text, at most ``most``."""
+    """Return lines that show the first samples of a text."""
     lines = []
     for i, sentence in enumerate(text.sentences(samples=min(SHOWN, most or SHOWN))):
         row, column = divmod(i, text.columns)
@@ -174,11 +174,13 @@ def first_samples(text: TrainingText, most: int | None = None) -> list[str]:
 
 
 def training_text(settings: TextSettings) -> TrainingText:
-    """Open the training text of the settings; errors name ``train_file`` and other options."""
+    """Open the training text that the settings name."""
     names = settings.train_file
     if names is None or names == [DOCUMENTATION]:
         if settings.supervised:
-            raise ParameterError("supervised", f"needs rows of texts as --train_file: {FORMATS}")
+            raise ParameterError(
+                "supervised", f"needs a --train_file with rows of texts: {FORMATS}"
+            )
         path = wiki1m(settings.data_dir) if names is None else write_documentation_corpus()
         return plain_text(path)
     files = [file for name in names for file in _files_of(name)]
@@ -187,7 +189,7 @@ def training_text(settings: TextSettings) -> TrainingText:
 
 
 def _files_of(name: str) -> list[str]:
-    """Expand a pattern such as ``tickets-*.csv``; a name that exists is returned as it is."""
+    """Expand a pattern such as ``tickets-*.csv``; the name of an existing file is not expanded."""
     if Path(name).exists() or not has_magic(name):
         return [name]
     files = sorted(glob(name))
@@ -205,7 +207,7 @@ def _text_of(name: str, settings: TextSettings) -> TrainingText:
     if ending_of(name) not in ("", ".txt"):
         raise ParameterError("train_file", f"{name!r}: expected {FORMATS}")
     if settings.supervised:
-        reason = f"needs a table as --train_file: {', '.join(READERS)}"
+        reason = f"needs a table ({', '.join(READERS)}) as --train_file"
         raise ParameterError("supervised", reason)
     if settings.text_columns is not None:
         raise ParameterError("text_columns", f"{name!r} is a text file without columns")
@@ -213,10 +215,10 @@ def _text_of(name: str, settings: TextSettings) -> TrainingText:
 
 
 def with_texts(settings: RunSettings, texts: object) -> tuple[RunSettings, TrainingText]:
-    """Return the settings for texts from Python, and the texts.
+    """Return the settings for texts given in Python, and the texts.
 
-    ``train_file`` becomes their name and checksum, by which a finished run is recognised. A list of
-    pairs or triplets sets ``supervised``; for a data set the user decides.
+    ``train_file`` becomes a name with the checksum of the texts, by which a finished run is
+    recognised. A list of pairs or triplets sets ``supervised``; for a data set the user does.
     """
     if "train_file" in settings.given:
         raise ParameterError("texts", "give texts or train_file, not both")
@@ -229,7 +231,7 @@ def with_texts(settings: RunSettings, texts: object) -> tuple[RunSettings, Train
 
 
 def table_text(table: Table, settings: TextSettings, parameter: str = "train_file") -> TrainingText:
-    """Return the columns of a table that the settings name, else :func:`usual_columns`."""
+    """Return the text in the columns that the settings name, by default :func:`usual_columns`."""
     known = f"{table.source!r} has the columns {', '.join(table.columns)}"
     names = settings.text_columns or usual_columns(table.columns, settings.supervised)
     if settings.text_columns is None and settings.cropped and {*TITLED} <= {*table.columns}:
@@ -260,7 +262,7 @@ def usual_columns(columns: Sequence[str], supervised: bool) -> list[str]:
 
 
 def wiki1m(data_dir: str | Path | None = None) -> Path:
-    """Return the file of SimCSE's million Wikipedia sentences: prepared, else from the hub."""
+    """Return the file of the million Wikipedia sentences of SimCSE, prepared or from the hub."""
     prepared = data_root(data_dir) / "wiki1m" / WIKI1M
     if prepared.is_file():
         return prepared

@@ -1,4 +1,4 @@
-"""Prepare the samples of a run: tokenise, drop duplicates, hold rows out."""
+"""Prepare the samples of a run: tokenise them, drop duplicates, hold rows out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dystress_text.finetuning.corpus import (
     title_lengths,
 )
 from dystress_text.finetuning.crops import Crops
-from dystress_text.finetuning.initial_model import InitialModel
+from dystress_text.finetuning.initial_model import TextModel
 from dystress_text.finetuning.settings import RunSettings
 from dystress_text.finetuning.texts import TrainingText
 from dystress_text.models.reading import TextReader
@@ -31,12 +31,12 @@ FULL_RATE_STEPS = 250
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Training samples and held-out rows of a run.
+    """The samples that a run trains on, and its held-out rows.
 
     Attributes:
-        text: the source.
+        text: the training text.
         corpus: the samples to train on.
-        held_out: rows that are measured before and after training.
+        held_out: rows to measure before and after training.
     """
 
     text: TrainingText
@@ -47,8 +47,8 @@ class TrainingData:
         return len(self.corpus)
 
 
-def prepare_data(text: TrainingText, initial: InitialModel, settings: RunSettings) -> TrainingData:
-    """Tokenise a text and choose the samples to train on; scale a new static table by idf."""
+def prepare_data(text: TrainingText, initial: TextModel, settings: RunSettings) -> TrainingData:
+    """Tokenise a text and select samples; scale the vectors of a new static model by idf."""
     options = settings.text
     seed = settings.training.seed
     crops = None
@@ -72,8 +72,8 @@ def prepare_data(text: TrainingText, initial: InitialModel, settings: RunSetting
     if options.supervised and options.held_out and not has_set:
         sentences = text.sentences(samples=most)
         rows = zip(*[sentences] * text.columns, strict=True)
-        held_out, numbers = holdout.hold_out(list(rows), options.held_out)
-        kept = np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers)
+        held_out, excluded = holdout.hold_out(list(rows), options.held_out)
+        kept = np.setdiff1d(corpus.original_indices(np.arange(len(corpus))), excluded)
         if held_out:
             note = f"{len(held_out)} samples are held out"
             repeating = len(corpus) - len(kept) - len(held_out)
@@ -85,11 +85,11 @@ def prepare_data(text: TrainingText, initial: InitialModel, settings: RunSetting
 
 
 def fit_settings(
-    settings: RunSettings, data: TrainingData, initial: InitialModel, processes: int
+    settings: RunSettings, data: TrainingData, initial: TextModel, processes: int
 ) -> TrainingSettings:
-    """Return the training settings with batch size and learning rate adapted to the data.
+    """Return the training settings with a batch size and learning rate that suit the data.
 
-    Only values that the user has not given are adapted.
+    Values that the user gave stay as they are.
 
     Raises:
         ParameterError: there are fewer samples than a batch needs.

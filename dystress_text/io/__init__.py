@@ -1,4 +1,4 @@
-"""Atomic files, locks, data folders, the hub, tables, text files and words.
+"""Atomic writes, locks, folders of data, the hub, tables, text files and words.
 
-May import: cli.
+Imports only ``cli`` and ``errors`` from this package.
 """

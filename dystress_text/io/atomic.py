@@ -1,6 +1,6 @@
-"""Write files and folders atomically: under another name, then renamed.
+"""Write files and folders atomically: under a temporary name, then renamed.
 
-A reader never sees a partial file, and a program that is killed leaves the old content.
+Readers never see a partial file, and if the program is killed the old content remains.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from dystress_text.errors import UserError
+
 MODEL_STAGING = ".model-writing"
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Return standard JSON; a number that is not finite becomes null."""
+    """Return standard JSON, in which null replaces numbers that are not finite."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -37,17 +39,18 @@ def to_json(value: Any, indent: int | None = None) -> str:
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Write a JSON file atomically."""
     write_text(file, to_json(value, indent=1) + "\n")
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a text file in UTF-8 atomically."""
     write_bytes(file, text.encode())
 
 
 def append_json(file: Path, *values: Any) -> None:
-    """Append a line for each value; remove a last line that a kill or a full disk cut off."""
+    """Append each value as a line.
+
+    First remove an incomplete last line, which a kill or a full disk leaves.
+    """
     with file.open("ab+") as stream:
         end = stream.tell()
         stream.seek(max(0, end - 1))
@@ -63,6 +66,30 @@ def append_json(file: Path, *values: Any) -> None:
             stream.write(f"{to_json(value)}\n".encode())
 
 
+def json_lines(file: Path) -> dict[int, Any]:
+    """Return the values of :func:`append_json` by the number of their line, from 1.
+
+    A last line that was cut off is left out.
+
+    Raises:
+        UserError: the file cannot be read, or a line is not JSON.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
+    values = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            if line.strip():
+                values[number] = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            is_cut_off = number == len(lines) and line.startswith("{")
+            if not is_cut_off:
+                raise UserError(f"{file}: line {number} is not JSON: {error}") from error
+    return values
+
+
 def write_bytes(file: Path, content: bytes) -> None:
     """Write a file atomically; its folder must exist."""
     staging = _staging(file)
@@ -75,7 +102,7 @@ def write_bytes(file: Path, content: bytes) -> None:
 
 @contextmanager
 def _os_errors() -> Iterator[None]:
-    """Raise the OSError that a message of a library in Rust names, such as of a full disk."""
+    """Raise the OSError that a library in Rust reports as text, such as for a full disk."""
     try:
         yield
     except Exception as error:  # tokenizers raises no subclass
@@ -87,7 +114,7 @@ def _os_errors() -> Iterator[None]:
 
 @contextmanager
 def atomic_folder(final: Path) -> Iterator[Path]:
-    """Yield a new folder that replaces ``final`` at the end, but not after an error."""
+    """Yield a new folder, which replaces ``final`` at the end unless an error was raised."""
     staging = _staging(final)
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed process with the same process id
     staging.mkdir(parents=True)
@@ -113,7 +140,10 @@ def recover(final: Path) -> None:
 
 @contextmanager
 def atomic_files(folder: str | Path) -> Iterator[Path]:
-    """Yield a staging folder whose files at the end replace those in ``folder`` by name."""
+    """Yield a temporary folder.
+
+    At the end its files replace those of the same names in ``folder``.
+    """
     target = Path(folder)
     staging = target / MODEL_STAGING
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed program
@@ -131,7 +161,7 @@ def atomic_files(folder: str | Path) -> Iterator[Path]:
 
 
 def move_files(source: Path, target: Path) -> None:
-    """Move all files below a folder over those of the same names in another."""
+    """Move all files below a folder to the same paths in another, replacing files there."""
     for path in sorted(source.rglob("*")):
         if path.is_file():
             new = target / path.relative_to(source)
@@ -140,13 +170,12 @@ def move_files(source: Path, target: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Return the versions of Python, of the main packages, and of ``more`` packages."""
+    """Return the versions of Python, of the main packages, and of the packages ``more``."""
     packages = ("dystress-text", "torch", "transformers", "accelerate", *more)
     return {"python": platform.python_version(), **{name: _version_of(name) for name in packages}}
 

@@ -1,4 +1,4 @@
-"""Files on the Hugging Face hub, and SimCSE's published data there."""
+"""Access to the Hugging Face hub, and SimCSE's published data there."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ R = TypeVar("R")
 
 @cache
 def hub_reachable() -> bool:
-    """Return whether the hub takes connections; with a proxy, assume that it does.
+    """Return whether the hub accepts connections; with a proxy, assume so.
 
-    huggingface_hub itself would try for half a minute, for each file that is not in its cache.
+    Without this check, huggingface_hub tries for half a minute for each file that is not in its
+    cache.
     """
     if constants.HF_HUB_OFFLINE:
         return False
@@ -46,10 +47,10 @@ def hub_reachable() -> bool:
 
 
 def model_file(name: str, file: str) -> Path | None:
-    """Return the path of a file of a model, local or on the hub; None if the model lacks it.
+    """Return the path of a model's file, local or from the hub; None if the model has no such file.
 
     Raises:
-        UserError: there is no model of this name.
+        UserError: no model has this name.
     """
     from huggingface_hub import file_download, hf_hub_download
 
@@ -67,7 +68,7 @@ def model_file(name: str, file: str) -> Path | None:
             raise  # the network failed
         folder = file_download.repo_folder_name(repo_id=name, repo_type="model")
         if not (Path(constants.HF_HUB_CACHE) / folder).is_dir():
-            reason = "no folder here, not in the cache, and the hub is out of reach"
+            reason = "not a folder and not in the cache, and the hub cannot be reached"
             raise UserError(f"{name!r} is {reason}") from error
     except EntryNotFoundError:
         pass
@@ -78,7 +79,8 @@ def published_file(filename: str, then: Callable[[str], R], otherwise: str) -> R
     """Read a file of the published data sets with ``then``, from the hub or its cache.
 
     Raises:
-        UserError: it cannot be read; the message starts with ``otherwise``.
+        UserError: the file cannot be read. The message begins with ``otherwise``, which tells what
+            else to do.
     """
     from huggingface_hub import hf_hub_download
 
@@ -91,4 +93,4 @@ def published_file(filename: str, then: Callable[[str], R], otherwise: str) -> R
     except UserError:
         raise
     except Exception as error:  # of the network, the hub or the file system
-        raise UserError(f"{otherwise}. The hub did not help: {reason_of(error)}") from error
+        raise UserError(f"{otherwise}. Download from the Hub failed: {reason_of(error)}") from error

@@ -1,6 +1,6 @@
-"""A lock file (flock) that one process holds at a time, on all hosts that share the disk.
+"""A file lock (flock) that one process holds at a time, on all hosts that share the disk.
 
-The kernel releases it when the process ends, for whatever reason.
+The kernel releases it when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # such as Lustre mou
 
 @contextmanager
 def locked(file: Path, wait: bool = False) -> Iterator[None]:
-    """Hold the lock ``file``; its folder is created, and removed at the end if it is still empty.
+    """Hold a lock on ``file``. Its folder is created, and removed at the end if it is empty.
 
-    Warn if the disk has no locks.
+    If the file system does not support locks, a warning says so.
 
     Args:
         file: the lock file.
-        wait: for another process to release the lock.
+        wait: whether to wait until another process releases the lock.
 
     Raises:
         UserError: another process holds the lock, and ``wait`` is False.
@@ -51,7 +51,9 @@ def _acquire(lock: FileLock, file: Path) -> None:
     try:
         lock.acquire()
     except Timeout as error:
-        raise UserError(f"{str(file)!r} is in use by another process") from error
+        raise UserError(
+            f"{str(file)!r} is in use by another process; wait until it ends"
+        ) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

@@ -20,8 +20,8 @@ K = TypeVar("K")
 def data_root(data_dir: str | Path | None = None) -> Path:
     """Return the folder of prepared data.
 
-    It is the argument, else ``$DYSTRESS_DATA``, else ``data/prepared`` of the checkout. Without a
-    checkout it is ``dystress-text`` in ``$XDG_DATA_HOME``, else in ``~/.local/share``.
+    This is ``data_dir``, else ``$DYSTRESS_DATA``, else ``data/prepared`` in a checkout. Without a
+    checkout, it is ``dystress-text`` in ``$XDG_DATA_HOME`` or in ``~/.local/share``.
     """
     named = data_dir or os.environ.get("DYSTRESS_DATA")
     if named:
@@ -33,26 +33,28 @@ def data_root(data_dir: str | Path | None = None) -> Path:
 
 
 def model_path(name: str) -> str:
-    """Return a model's folder or name on the hub.
+    """Return the folder or hub name of a model.
 
-    ``bert-mini-wiki`` is in the package, also where a folder here has that name.
+    ``bert-mini-wiki`` is always the model in the package, even if the working folder has a folder
+    of that name.
     """
     return str(EMBEDDED / name) if name == EMBEDDED_MODEL else os.path.expanduser(name)
 
 
 def model_name(path: str) -> str:
-    """Return the embedded model's name for a path of its folder, else the path.
+    """Return the name of the package's model if this is its folder, else the path.
 
-    Results are thus never written into the package.
+    So results are never written into the package.
     """
     return EMBEDDED_MODEL if Path(path).resolve() == EMBEDDED / EMBEDDED_MODEL else path
 
 
 def distinct_names(contents: Mapping[K, tuple[str, str | None]]) -> dict[K, str]:
-    """Return the shortest end of each path that no other has, by key.
+    """Return by key the shortest end of each path that differs from those of all others.
 
     Args:
-        contents: paths and checksums; a checksum stands before a path that has several.
+        contents: paths and checksums by key. If contents with one path differ, the checksum
+            precedes it.
     """
     ends = {}
     for key, (path, checksum) in contents.items():
@@ -76,7 +78,7 @@ def cache_root() -> Path:
 
 
 def cache_error(folder: Path, error: OSError) -> UserError:
-    """Return the error for a cache folder that cannot be written."""
+    """Return the error for a cache folder that is not writable."""
     return UserError(
         f"cannot write to the cache {str(folder)!r}: {error.strerror}; "
         "set the environment variable DYSTRESS_CACHE to another folder"

@@ -1,4 +1,4 @@
-"""Folders of prepared data and their manifest."""
+"""Manifests: descriptions of prepared data, in their folders."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Manifest:
     """The description of prepared data.
 
     Attributes:
-        name: of the data set.
+        name: the name of the data set.
         source: where it came from: a hub repository, or the name of the local file or folder.
         variant: how it differs from the published data set; None for the published one.
         not_ready: parts that are missing or damaged, with the reason.
-        counts: of rows or images, by split.
-        folder: of the images, if they remain in the user's folder.
+        counts: the numbers of rows or images, by split.
+        folder: the folder of the images, if they stay in a folder of the user.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Manifest:
 
 
 def variant_of(path: Path) -> str | None:
-    """Return the variant of prepared data; None for published data and a user's files."""
+    """Return the variant of prepared data; None for published data and for a user's own files."""
     for folder in (path, *path.parents[:3]):  # senteval/STS/STSBenchmark/sts-dev.csv is the deepest
         manifest = read_manifest(folder)
         if manifest is not None:
@@ -46,12 +46,11 @@ def variant_of(path: Path) -> str | None:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest of the data in ``folder``."""
     write_json(folder / MANIFEST, asdict(manifest))
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest of the data in ``folder``; None if there is none."""
+    """Return the manifest of the data in ``folder``; None without one."""
     try:
         values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         values.pop("files", None)  # of 0.2

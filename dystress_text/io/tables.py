@@ -49,26 +49,26 @@ Columns = Sequence[str] | None  # those to read; None for all
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under named columns, which can be read repeatedly."""
+    """Rows with named columns, which can be read repeatedly."""
 
     source: str  # in messages
     columns: tuple[str, ...]
     read: Callable[[Columns], Iterator[Record]]  # may yield further columns too
 
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """Yield the cells of these columns, row by row; None for a missing one."""
+        """Yield the cells of some columns, row by row; None for a missing cell."""
         with _readable(self.source):
             for record in self.read(columns):
                 yield tuple(map(record.get, columns))
 
 
 def is_table(source: str) -> bool:
-    """Return whether a source is a table, by its extension, or a data set on the hub."""
+    """Return whether a source is a table (by its extension) or a data set on the hub."""
     return ending_of(source) in READERS or is_hub_name(source)
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether a name is ``owner/name`` without an extension, and not a local file."""
+    """Return whether a name is ``owner/name`` without an extension, and no local file."""
     parts = name.split("/")
     if len(parts) != 2 or not all(parts) or name.startswith((".", "~")):
         return False
@@ -76,7 +76,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def open_table(source: str, split: str = "train") -> Table:
-    """Open a file with an extension in :data:`READERS`, or a split of a data set on the hub."""
+    """Open a table: a file with an extension in :data:`READERS`, or a split of a hub data set."""
     if is_hub_name(source):
         return dataset_table(_from_hub(source, split), source)
     read = partial(READERS[ending_of(source)], Path(source))
@@ -88,7 +88,7 @@ def open_table(source: str, split: str = "train") -> Table:
 
 
 def dataset_table(data: Dataset, source: str) -> Table:
-    """Return the table of a data set, with its transform and the columns of its format."""
+    """Return a ``datasets.Dataset`` as a table, with its transform and format applied."""
     names = data.format["columns"]
     if data.format["output_all_columns"]:
         names = data.column_names
@@ -108,7 +108,7 @@ def dataset_table(data: Dataset, source: str) -> Table:
 
 
 def python_table(texts: object) -> Table:
-    """Return the table of a list of strings, pairs or triplets, or of a ``datasets.Dataset``.
+    """Return a list of strings, pairs or triplets, or a ``datasets.Dataset``, as a table.
 
     A list may be any iterable, such as a tuple, an iterator or a pandas Series. Its columns are
     ``text``, or ``anchor``, ``positive``, ``negative``, ``negative_2`` and so on. Errors name the

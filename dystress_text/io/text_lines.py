@@ -1,4 +1,4 @@
-"""Read texts with one sentence per line in bounded memory, and count skipped lines."""
+"""Read texts with a sentence on each line in bounded memory, and count skipped lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 @dataclass
 class CorpusReport:
-    """Counts of the lines of a text: each is a sentence, or skipped for one reason.
+    """Counts of a text's lines. A line is a sentence, or is skipped for one reason.
 
     In a table each cell is a line. ``duplicates`` counts samples: lines or rows.
     """
@@ -53,7 +53,7 @@ class CorpusReport:
     short: int = 0  # kept, but used whole, as too short for crops
 
     def summary(self) -> str:
-        """Return one line for the user."""
+        """Return the counts as one line."""
         cut = "cut at the training length (kept)"
         if 10 * self.truncated > self.sentences:
             share = 100 * self.tokens_cut / self.tokens
@@ -108,7 +108,7 @@ def read_sentences(
 
 
 def not_utf8(path: Path) -> str:
-    """Return which line of a file is the first that is not UTF-8, and how to convert the file."""
+    """Return a message: the first line of a file that is not UTF-8, and how to convert the file."""
     with open_text(path) as file:
         valid = (line.decode(errors="ignore").encode() == line for line in file)
         number = 1 + next(index for index, is_valid in enumerate(valid) if not is_valid)
@@ -116,19 +116,19 @@ def not_utf8(path: Path) -> str:
 
 
 def is_text(value: object) -> bool:
-    """Return whether a value is a string without half a surrogate pair, which UTF-8 lacks."""
+    """Return whether a value is a string that UTF-8 can encode, without unpaired surrogates."""
     return isinstance(value, str) and value == value.encode(errors="ignore").decode()
 
 
 def is_blank(text: str) -> bool:
-    """Return whether a text has only spaces and control characters."""
+    """Return whether a text contains nothing but spaces and control characters."""
     return all(unicodedata.category(character) in UNSEEN for character in text)
 
 
 def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a stream, without a byte order mark.
+    """Yield the lines of a stream, of which a byte order mark is removed.
 
-    Truncate a long line to ``MAX_LINE_BYTES`` + 1 bytes, so that readers still see it as too long.
+    Long lines are truncated to ``MAX_LINE_BYTES`` + 1 bytes, which is still too long for readers.
     """
     if stream.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
         stream.seek(0)
@@ -140,11 +140,14 @@ def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def ending_of(source: str | Path) -> str:
-    """Return the extension of a file in lower case, without that of a compression."""
+    """Return a file's extension in lower case, before that of a compression."""
     path = Path(str(source).lower())
     return Path(path.stem).suffix if path.suffix in OPENERS else path.suffix
 
 
 def open_text(path: Path) -> BinaryIO:
-    """Open a file, decompressed by its extension; reading may raise ``UNPACK_ERRORS``."""
+    """Open a file, which is decompressed according to its extension.
+
+    Reading may raise ``UNPACK_ERRORS``.
+    """
     return cast(BinaryIO, OPENERS.get(path.suffix.lower(), open)(path, "rb"))

@@ -1,4 +1,4 @@
-"""Read the words of a text: without stop words, as stems, in one language.
+"""Read the words of texts as stems, without stop words, in one language.
 
 Example:
     >>> WordReader("english").tokens("The cats sat on 2 mats")
@@ -40,9 +40,9 @@ class WordReader:
     """Reads the words of texts in one language.
 
     Args:
-        language: one of ``LANGUAGES``; or None: no stop words, and a word's first five letters
-            stand for its stem.
-        keep_stop_words: for similarity, where "not" counts.
+        language: one of ``LANGUAGES``. With None no words are stop words, and the stem of a word is
+            its first five letters.
+        keep_stop_words: whether stop words are read, as for similarity, where "not" counts.
 
     Raises:
         ParameterError: the language is not one of ``LANGUAGES``.
@@ -57,12 +57,12 @@ class WordReader:
 
     @property
     def name(self) -> str:
-        """The language as an option."""
+        """The language, as the option names it."""
         return self.language or NO_LANGUAGE
 
     @property
     def title(self) -> str:
-        """What the tokens are, such as ``English stems``."""
+        """The kind of tokens, such as ``English stems``."""
         if self.language is None:
             return "words and first letters"
         stems = f"{self.language.capitalize()} stems"
@@ -70,13 +70,13 @@ class WordReader:
 
     @cached_property
     def stop_words(self) -> frozenset[str]:
-        """The stop words that are left out; none if the language has no list."""
+        """The stop words to leave out; empty if there is no list for the language."""
         return frozenset() if self.keep_stop_words else _stop_words(self.language)
 
     def words(self, text: str) -> list[str]:
-        """Return the runs of two or more letters and digits in lower case, without stop words.
+        """Return the words of a text in lower case, without stop words.
 
-        Scripts without spaces are left out.
+        A word is a run of at least two letters and digits. Scripts without spaces are left out.
         """
         found = re.findall(WORD, unicodedata.normalize("NFC", text).lower())
         return [word for word in found if len(word) > 1 and word not in self.stop_words]
@@ -91,11 +91,10 @@ class WordReader:
         return _stem(self.language, word) if self.language else word[:PREFIX]
 
     def tokens(self, text: str) -> list[str]:
-        """Return the stems of words, then the bigrams of characters in scripts without spaces.
+        """Return the stems of words, then the character bigrams of scripts without spaces.
 
-        A lone character stays as it is.
-
-        Without a language, each word, and its first letters if they are less than the word.
+        A single character of such a script is a token by itself. Without a language, the tokens are
+        words and, for longer words, also their first five letters.
         """
         tokens = []
         for word in self.words(text):
@@ -109,11 +108,11 @@ class WordReader:
 
 
 def reader_for(language: str | None, texts: Sequence[str]) -> WordReader:
-    """Return the reader of a language, or of the texts' own.
+    """Return the reader for a language, which may be detected from texts.
 
     Args:
-        language: one of ``LANGUAGES``, or ``none``; None for that of the texts.
-        texts: evenly spaced ones are read.
+        language: one of ``LANGUAGES``, or ``none``; None to detect it.
+        texts: texts to detect the language in, of which evenly spaced ones are read.
     """
     if language is None:
         return WordReader(language_of(texts[:: 1 + len(texts) // _SAMPLE]))
@@ -121,10 +120,11 @@ def reader_for(language: str | None, texts: Sequence[str]) -> WordReader:
 
 
 def language_of(texts: Iterable[str]) -> str | None:
-    """Return the language whose stop words texts use most.
+    """Return the language whose stop words are most frequent in texts.
 
-    None if less than a tenth of the words are stop words of one language. One word counts as at
-    most a fiftieth of a long text: Finnish has "on" as often as French.
+    Return None if fewer than a tenth of the words are stop words of one language. In a long text a
+    single word counts as at most a fiftieth of all words: "on" is as frequent in Finnish as in
+    French.
     """
     reader = WordReader(None)
     counts: Counter[str] = Counter()

@@ -1,6 +1,6 @@
-"""The losses of text and vision: temperatures, objectives, gathering, geometry.
+"""The losses for text and images: temperatures, objectives, reweighting, gathering, geometry.
 
-They need only torch.
+This room needs only torch.
 """
 
 from dystress_text.losses.gather import Gather, LocalGather, ProcessGather

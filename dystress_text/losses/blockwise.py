@@ -46,11 +46,12 @@ def blockwise_logsumexps(
 
     Args:
         pairs: anchors and candidates.
-        reweighting: from similarities to logits; its parameters get gradients.
+        reweighting: maps similarities to logits; its parameters get gradients.
         detach: whether the temperature is a constant in the gradient by the similarities.
 
     Raises:
-        RuntimeError: from a backward with ``create_graph=True``; ``blockwise=False`` allows it.
+        RuntimeError: the backward is called with ``create_graph=True``, which needs
+            ``blockwise=False``.
     """
     block = CPU_BLOCK if pairs.anchors.device.type == "cpu" else DEVICE_BLOCK
     # its state may change before the backward
@@ -122,7 +123,9 @@ class _LogSumExps(torch.autograd.Function):
     def backward(ctx: Any, *every_grad: Tensor) -> tuple[Tensor | None, ...]:
         # torch's once_differentiable would not raise: the incoming gradient requires none
         if torch.is_grad_enabled():
-            raise RuntimeError("second derivatives of a loss (create_graph=True): blockwise=False")
+            raise RuntimeError(
+                "second derivatives of a loss (create_graph=True) need blockwise=False"
+            )
         (grads,) = every_grad  # (k, rows)
         matrix: _Matrix = ctx.matrix
         pairs = matrix.pairs

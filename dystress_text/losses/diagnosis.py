@@ -71,7 +71,7 @@ class _Rows(NamedTuple):
     # (1 + k, rows), by the positive's similarity and the logsumexps of the negatives' logits
     gradients: Tensor
 
-    def some(self, rows: slice) -> _Rows:
+    def of_rows(self, rows: slice) -> _Rows:
         return _Rows(self.pairs.of_rows(rows), self.positive[rows], self.gradients[:, rows])
 
 
@@ -98,7 +98,7 @@ def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> P
     for group in groups:
         step = max(1, BLOCK_ENTRIES // len(group.pairs.candidates))
         for start in range(0, len(group.positive), step):
-            rows = group.some(slice(start, start + step))
+            rows = group.of_rows(slice(start, start + step))
             similarity, size = _of_negatives(loss, rows)
             is_negative = torch.ones_like(similarity).scatter_(1, rows.pairs.excluded, 0)
             add(1, is_negative, similarity)
@@ -126,7 +126,7 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> ConstantComparison:
     positive_bias = -torch.inf if isinstance(loss, DCLLoss) else 0.0
     for group in groups:
         most = min(MOST_ANCHORS, MOST_PAIRS // len(group.pairs.candidates)) // len(groups)
-        rows = group.some(slice(0, max(1, most)))
+        rows = group.of_rows(slice(0, max(1, most)))
         similarity, size = _of_negatives(loss, rows)
         bias = rows.pairs.mask_logits_(torch.zeros_like(similarity), add_weight=True)
         similarities.append(torch.column_stack([rows.positive, similarity]))

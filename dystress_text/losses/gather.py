@@ -50,7 +50,7 @@ class ProcessGather:
     """The gather of a torch.distributed group, whose processes have equal numbers of rows.
 
     Args:
-        rank: of this process in the group.
+        rank: the rank of this process in the group.
         world_size: number of processes.
         group: None for the default group.
 

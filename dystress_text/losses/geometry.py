@@ -111,8 +111,8 @@ def similarity_histograms(
     Args:
         view1: (n, dim).
         view2: (n, dim); rows i of both views belong to one sample.
-        labels: (n,), the samples' classes.
-        bins: their number.
+        labels: the class of each sample, (n,).
+        bins: the number of bins.
     """
     z1 = unit_vectors(view1)
     z2 = unit_vectors(view2)
@@ -127,7 +127,7 @@ def similarity_histograms(
 
 
 def _class_sums(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the classes' sums of unit vectors, (classes, dim) in fp64, and sizes, (classes,)."""
+    """Return per-class sums of unit vectors, (classes, dim) in fp64, and class sizes."""
     _, index, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     sums = torch.zeros(len(counts), x.shape[1], dtype=torch.float64, device=x.device)
     return sums.index_add_(0, index, unit_vectors(x).double()), counts

@@ -130,7 +130,7 @@ def _add_at(logits: Tensor, columns: Tensor, amount: float) -> None:
     Args:
         logits: (rows, columns).
         columns: (rows, k); those outside of ``logits`` are ignored.
-        amount: to add.
+        amount: the amount to add.
     """
     inside = columns.clamp(0, logits.shape[1] - 1)
     amounts = torch.full_like(columns, amount, dtype=logits.dtype).where(columns == inside, 0)

@@ -30,7 +30,7 @@ class ScheduledTemperature(Temperature):
     Args:
         tau_min: temperature after ``half_period``.
         tau_max: temperature at the start.
-        half_period: in units of ``unit``.
+        half_period: half the period of the cosine, in units of ``unit``.
         unit: ``"epoch"``, or ``"run"`` for the whole run.
 
     Examples:
@@ -120,7 +120,7 @@ class LearnableTemperature(Temperature):
     With the logistic function l and parameters a and b, ``tau_min = low + (high - low) l(a)`` and
     ``tau_max = tau_min + (high - tau_min) l(b)``; a constant has only the first. The parameters get
     the objective's gradient, also with ``detach_temperature``, which detaches only similarities.
-    The shape does not change: the even ODE's keeps its initial ``tau_min``.
+    The shape is not learned: that of the even ODE keeps the initial ``tau_min``.
 
     A contrastive loss does not bound its temperature from below: if all pairs are ranked correctly,
     a lower temperature has a lower loss.

@@ -36,7 +36,8 @@ class Temperature(LossPart, ABC):
     def forward(self, similarity: Tensor) -> Tensor:
         """Return the temperature of each pair, of the shape, dtype and device of ``similarity``.
 
-        Must be elementwise and deterministic: large batches are computed block by block, twice.
+        It must be elementwise and deterministic, since large batches are computed block by block,
+        and twice.
         """
 
     def observe(self, mean_positive: Tensor) -> None:
@@ -310,7 +311,8 @@ class EvenODETemperature(ProfileTemperature):
 class TeMoTemperature(ProfileTemperature):
     """TeMo: ``tau_0 + alpha sqrt((1 + s) / 2)`` (submission 9080 to ICLR 2026).
 
-    Published for images with captions: 0.01 and 0.04, with ``detach_temperature=False``.
+    Published for images with captions, with tau_0 = 0.01, alpha = 0.04 and
+    ``detach_temperature=False``.
 
     Args:
         tau_0: temperature at s = -1; positive.

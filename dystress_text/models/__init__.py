@@ -1,4 +1,4 @@
-"""Build, load and save sentence-transformers models: packed pass, static, hybrid.
+"""Sentence-transformers models: loading, building, saving, and faster passes.
 
-May import: losses, cli, io, training.
+Imports only ``losses``, ``cli``, ``io``, ``training`` and ``errors`` from this package.
 """

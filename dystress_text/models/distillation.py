@@ -1,12 +1,13 @@
-"""Distil a model into vectors of words, in closed form, on the text that will be searched.
+"""Distil a model into word vectors, in closed form, on the text that will be searched.
 
-With F the unit bags of words of some texts, (texts, words), M the model's unit vectors of the same
-texts, and T0 those of single words, the vectors of the words are
+Let F be bags of words of some texts, as unit vectors (texts, words), M the model's unit vectors of
+the same texts, and T0 its unit vectors of single words. The word vectors are
 
     T = a T0 + S F' (F S F' + 0.3 I)^-1 (M - a F T0),  S = I + 0.3 T0 T0',
 
-which is ridge regression of M on F towards a T0, with a by least squares. Under S, words that are
-similar for the model are corrected alike; it is the same as a linear map of T0, fitted with T.
+This is ridge regression of M on F that shrinks towards a T0, where a is fitted by least squares. S
+lets words that are similar in T0 share their corrections; equivalently, a linear map of T0 is
+fitted together with T.
 """
 
 from __future__ import annotations
@@ -44,20 +45,20 @@ _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|(?<=[\u3002\uff01\uff1b\uff1f])")
 def distill(
     teacher: SentenceTransformer, texts: Callable[[], Iterable[tuple[str, str]]]
 ) -> DistilledPart:
-    """Return vectors of the words of texts, and show a bar while the teacher embeds.
+    """Return word vectors distilled from a model, and show a bar while it embeds texts.
 
     Args:
-        teacher: any model; its prompt for documents precedes documents, and that for queries
-            titles, sentences and single words.
-        texts: yields the title, or "", and the whole of each document, each time it is called.
+        teacher: the model. It embeds documents with its prompt for documents, and titles, sentences
+            and single words with its prompt for queries.
+        texts: a function that yields, for each document, its title (or "") and its whole text.
 
     Raises:
-        ParameterError: the texts have no words, or each has the same ones.
+        ParameterError: the texts have no words, or all texts have the same words.
     """
     wholes = (document for _, document in texts())
     reader, words, number = count_tokens(wholes, lambda word: [word], MOST_WORDS)
     if not any(reader.settings["idf"]):
-        raise ParameterError("distill", "needs texts of different words as --train_file")
+        raise ParameterError("distill", "needs a --train_file whose texts have different words")
     sample = _sample(texts, number)
     features = reader.features(list(sample))
     entries = (features["weights"], features["tokens"], features["offsets"])
@@ -71,7 +72,7 @@ def distill(
 
 
 def _sample(texts: Callable[[], Iterable[tuple[str, str]]], number: int) -> dict[str, Role]:
-    """Return at most ``MOST_TEXTS`` documents, titles and sentences, and the role of each."""
+    """Return at most ``MOST_TEXTS`` documents, titles and sentences, each with its role."""
     random = np.random.default_rng(0)
     chosen = set(random.permutation(number)[:MOST_TEXTS].tolist())
     documents: dict[str, Role] = {}
@@ -97,7 +98,7 @@ def _chosen(roles: Mapping[str, Role], most: int, random: np.random.Generator) -
 
 
 def _embed(teacher: SentenceTransformer, roles: Mapping[str, Role], bar: tqdm[None]) -> Floats:
-    """Return unit vectors of texts, (texts, dim)."""
+    """Return unit vectors of the texts in ``roles``, each encoded in its role, (texts, dim)."""
     vectors: dict[str, Floats] = {}
     for role in sorted(set(roles.values())):
         texts = [text for text in roles if roles[text] == role]
@@ -110,7 +111,7 @@ def _embed(teacher: SentenceTransformer, roles: Mapping[str, Role], bar: tqdm[No
 
 
 def fit_rows(bags: sparse.csr_matrix, vectors: Floats, prior: Floats) -> Floats:
-    """Return T of the module's docstring, (words, dim).
+    """Return the word vectors T of this module's docstring, (words, dim).
 
     Args:
         bags: F, (texts, words).

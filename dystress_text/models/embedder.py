@@ -1,7 +1,7 @@
-"""Embed token ids with a :class:`SentenceTransformer`: the forward pass of training and evaluation.
+"""The forward pass of training and evaluation: embed token ids with a SentenceTransformer.
 
-For the encoders that :mod:`dystress_text.models.packed` knows, padding is left out; every other
-model uses its ``forward``. The embeddings are those of sentence-transformers within 1e-6.
+Encoders that :mod:`dystress_text.models.packed` supports run without padding. Other models run
+their own ``forward``. The embeddings are those of sentence-transformers within 1e-6.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ Role = Literal["", "query", "document"]
 
 
 class Embedder(nn.Module):
-    """Hold a model and its training-only heads as one module, which accelerate can prepare.
+    """A model and the heads that only training needs, as one module for accelerate to prepare.
 
     Args:
-        model: the model that is trained, evaluated and saved.
-        head: SimCSE's head, which is applied in training and not saved; None without one, or if it
-            is one of the model's modules.
+        model: the model to train.
+        head: SimCSE's head if it is used in training only; None if there is no head, or if it is a
+            module of the model.
         lm_head: the masked-language-model head, for ``do_mlm``.
 
     Raises:
-        ParameterError: weights are not finite, or tokens lack a vector.
+        ParameterError: some weights are not finite, or some tokens have no vector.
     """
 
     def __init__(
@@ -78,15 +78,16 @@ class Embedder(nn.Module):
         packed: bool = True,
         masked: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Return embeddings (n, dim), not normalised, of token ids.
+        """Return embeddings of token ids, (n, dim), which are not normalised.
 
         Args:
             token_ids: (tokens,), text after text.
-            lengths: (n,) of the texts, in tokens.
+            lengths: the number of tokens of each text, (n,).
             longest: the greatest length; None reads it from the device.
-            packed: leave out padding where the model allows it; the embeddings are the same.
-            masked: indices of hidden tokens among all tokens, and the true tokens, both (m,). With
-                it the result is the sum of the masked-language-model losses, (1,).
+            packed: whether to leave out padding where the model allows it. The embeddings are the
+                same.
+            masked: indices of masked tokens among all tokens, and what they were, both (m,). If
+                they are given, return the sum of the masked-language-model losses instead, (1,).
         """
         if longest is None:
             longest = int(lengths.max())
@@ -122,12 +123,12 @@ def _check_weights(first: Any) -> None:
     table = first if isinstance(first, StaticEmbedding) else first.model.get_input_embeddings()
     tokens = 1 + max(first.tokenizer.get_vocab().values())
     if tokens > table.num_embeddings:
-        reason = f"{tokens:,} tokens, its table only {table.num_embeddings:,} rows"
+        reason = f"{tokens:,} tokens, but its table has only {table.num_embeddings:,} rows"
         raise ParameterError("model_name_or_path", f"its tokenizer has {reason}")
 
 
 def can_pack(model: SentenceTransformer) -> bool:
-    """Return whether the packed pass knows all of a model's modules."""
+    """Return whether the packed pass supports all modules of a model."""
     first, *others = model
     if not isinstance(first, Transformer):
         return isinstance(first, StaticEmbedding)
@@ -151,7 +152,7 @@ def embed_tokens(
 ) -> Tensor:
     """Return embeddings (n, dim) of token ids (tokens,), text after text, with lengths (n,).
 
-    ``packed`` asks for no padding in the transformer; the modules must be those of a model that
+    With ``packed`` the transformer runs without padding, for which the model must be one that
     :func:`can_pack`.
     """
     first, *others = modules
@@ -171,7 +172,7 @@ def embed_tokens(
 
 
 def _padded(module: Transformer, token_ids: Tensor, packing: Packing) -> dict[str, Any]:
-    """Return the features that ``Transformer`` takes, (n, length) each."""
+    """Return padded inputs for a ``Transformer``, (n, length) each."""
     padding = cast(Any, module.tokenizer).pad_token_id or 0
     return {
         "input_ids": packing.pad(token_ids, padding),
@@ -183,9 +184,9 @@ def _padded(module: Transformer, token_ids: Tensor, packing: Packing) -> dict[st
 def _packed_features(
     module: Transformer, others: Sequence[nn.Module], token_ids: Tensor, packing: Packing
 ) -> dict[str, Any]:
-    """Return the features that ``Transformer`` gives, computed without padding.
+    """Return what a ``Transformer`` returns, computed without padding.
 
-    The states are (n, length, dim), or (n, 1, dim) where pooling takes the first token alone.
+    The states are (n, length, dim), or (n, 1, dim) if pooling uses only the first token.
     """
     layers_count = any(isinstance(other, WeightedLayerPooling) for other in others)
     modes = {other.pooling_mode for other in others if isinstance(other, Pooling)}
@@ -203,10 +204,10 @@ def _packed_features(
 
 
 def in_evaluation_mode(model: M) -> M:
-    """Return a copy of a model in evaluation mode, which shares all tensors with it.
+    """Return a copy of a model in evaluation mode that shares all tensors with the model.
 
-    A switch of the model itself, as in sentence-transformers' ``encode``, would reach other threads
-    and parts that are in another mode.
+    Switching the mode of the model itself, as ``encode`` of sentence-transformers does, would
+    affect other threads, and parts in another mode.
     """
     copies: dict[nn.Module | None, nn.Module] = {}
     for module in model.modules():
@@ -229,7 +230,7 @@ def in_evaluation_mode(model: M) -> M:
 
 
 def prompt_of(model: SentenceTransformer, role: Role = "") -> str | None:
-    """Return the prompt that ``encode``, ``encode_query`` or ``encode_document`` puts first."""
+    """Return the prompt that ``encode``, ``encode_query`` or ``encode_document`` prepends."""
     names = {"query": ["query"], "document": ["document", "passage", "corpus"]}.get(role, [])
     known = [name for name in (*names, model.default_prompt_name) if name in model.prompts]
     return model.prompts[known[0]] if known else None
@@ -243,14 +244,16 @@ def encode(
     progress: bool = False,
     normalize: bool = True,
 ) -> Tensor:
-    """Return the embeddings of the model's ``encode``, within 1e-6; encode equal texts once.
+    """Return the embeddings that the model's ``encode`` returns, within 1e-6.
+
+    Equal texts are encoded once.
 
     Args:
-        model: on any device and in any mode, which stays as it is.
-        texts: not tokenised.
-        role: ``query`` and ``document`` are ``encode_query`` and ``encode_document``.
+        model: a model on any device and in any mode; neither changes.
+        texts: the texts, as strings.
+        role: ``query`` and ``document`` stand for ``encode_query`` and ``encode_document``.
         progress: whether to show a bar.
-        normalize: whether to apply a ``Normalize`` at the end.
+        normalize: whether to apply the model's final ``Normalize``.
 
     Returns:
         Embeddings (texts, dim) in fp32 on the model's device.
@@ -274,7 +277,7 @@ def encode(
 def _encode_packed(
     model: SentenceTransformer, texts: Sequence[str], prompt: str | None, progress: bool
 ) -> Tensor:
-    """Return embeddings (texts, dim); batches have about the same number of tokens each."""
+    """Return embeddings (texts, dim), computed in batches of about the same number of tokens."""
     device = model.device
     most = TOKENS_ON_CPU if device.type == "cpu" else TOKENS_ON_ACCELERATOR
     order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
@@ -297,12 +300,12 @@ def _encode_packed(
 def tokenize(
     model: SentenceTransformer, texts: Sequence[str], prompt: str | None = None
 ) -> tuple[Tensor, list[int]]:
-    """Return the token ids of texts (tokens,), text after text, and the length of each text."""
+    """Return the token ids of texts, (tokens,), text after text, and the length of each text."""
     return tokens_of(model.preprocess(list(texts), prompt=prompt))
 
 
 def tokens_of(features: Mapping[str, Any]) -> tuple[Tensor, list[int]]:
-    """Return the token ids that ``preprocess`` gave, (tokens,), and the length of each text."""
+    """Return the token ids in the result of ``preprocess``, (tokens,), and each text's length."""
     ids = features["input_ids"]
     if "offsets" in features:  # of a static model, which does not pad
         starts = features["offsets"]  # (texts,)
@@ -313,7 +316,7 @@ def tokens_of(features: Mapping[str, Any]) -> tuple[Tensor, list[int]]:
 
 
 def batches_by_tokens(lengths: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Yield slices (start, stop) of consecutive texts with at most ``most`` tokens, or one text."""
+    """Yield slices (start, stop) of texts with at most ``most`` tokens together, or of one text."""
     first = 0
     tokens = 0
     for i, length in enumerate(lengths):
@@ -327,9 +330,9 @@ def batches_by_tokens(lengths: Sequence[int], most: int) -> Iterator[tuple[int, 
 
 
 def check_views(embedder: Embedder) -> None:
-    """Check that dropout gives two views of a text; the random state is restored.
+    """Check that dropout makes two views of a text differ; the random state is restored.
 
-    Training would learn nothing from equal views.
+    Equal views would teach nothing.
     """
     device = embedder.model.device
     ids, (length,) = tokenize(embedder.model, ["Two views of one sentence."])
@@ -339,5 +342,5 @@ def check_views(embedder: Embedder) -> None:
     with torch.no_grad(), torch.random.fork_rng(devices):
         first, second = in_training(ids.to(device).repeat(2), lengths)
     if torch.equal(first, second):
-        reason = "this encoder has none, so two views of a text are equal; give a rate or use crops"
+        reason = "this encoder has none, so both views of a text are equal; give one or use crops"
         raise ParameterError("dropout", reason)

@@ -1,7 +1,7 @@
-"""Build hybrid models: the vectors of several parts in one.
+"""Build hybrid models, whose vectors consist of the vectors of several parts.
 
-The table is a static model, which is trained; the lexical part counts the same text's words; the
-dense model is as it was.
+The table is a static model, which is trained. The lexical part counts the words of the training
+text. The dense model does not change.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def new_hybrid(
     distilled: DistilledPart | None = None,
     lexical: LexicalPart | None = None,
 ) -> SentenceTransformer:
-    """Return a hybrid model of parts, which shares the static model's vectors."""
+    """Return a hybrid model of some parts; its table shares the vectors of ``static``."""
     set_unknown(static, 0.0)  # a text of unknown tokens has only the other parts
     table = SentenceTransformer(modules=[static[0]], device="cpu", **prompts_of(static))
     given = {"dense": dense, "distilled": distilled, "lexical": lexical, "table": table}
@@ -70,7 +70,7 @@ def new_hybrid(
 
 
 def text_words(text: str) -> list[str]:
-    """Return the words of a text as the parts read them, stop words included.
+    """Return the words of a text as the parts of a hybrid read them, including stop words.
 
     In scripts without spaces the bigrams of characters are the words.
     """
@@ -83,13 +83,13 @@ def count_tokens(
     most: int,
     stop_words: Iterable[str] = (),
 ) -> tuple[BagReader, list[str], int]:
-    """Return a reader of bags of tokens, the tokens' names, and the number of texts.
+    """Count tokens in texts; return a reader of their bags, their names, and the number of texts.
 
     Args:
-        texts: whose words the reader knows.
+        texts: texts with all the words that the reader will know.
         tokens_of: returns the tokens of a word.
-        most: tokens that are kept, by document frequency.
-        stop_words: words without tokens.
+        most: how many tokens to keep, those with the highest document frequency.
+        stop_words: words that have no tokens.
     """
     words: dict[str, list[str]] = {word: [] for word in sorted(stop_words)}
     frequencies: Counter[str] = Counter()
@@ -114,12 +114,12 @@ def count_tokens(
 
 
 def lexical_part(texts: Callable[[], Iterable[str]], reader: WordReader, dim: int) -> LexicalPart:
-    """Return the part that counts the tokens of texts.
+    """Return a new lexical part, with the token counts of texts.
 
     Args:
-        texts: yields the texts, each time it is called.
+        texts: a function that yields the texts.
         reader: gives the tokens of a word.
-        dim: numbers of a vector, that of a document included.
+        dim: the dimension of its vectors, including the number that marks documents.
     """
     bags, tokens, number = count_tokens(texts(), reader.tokens, MOST_TOKENS, reader.stop_words)
     squares = []
@@ -130,15 +130,15 @@ def lexical_part(texts: Callable[[], Iterable[str]], reader: WordReader, dim: in
 
 
 def hybrid_part(model: SentenceTransformer) -> HybridEmbedding | None:
-    """Return the module of a hybrid model; None for any other model."""
+    """Return the hybrid module of a hybrid model; None for other models."""
     first = model[0]
     return first if isinstance(first, HybridEmbedding) else None
 
 
 def dense_columns(model: SentenceTransformer) -> int | None:
-    """Return how many numbers of a hybrid's vectors are its dense model's, the first ones.
+    """Return how many numbers, at the start of a hybrid's vectors, are those of its dense model.
 
-    None if there is no dense model, or its numbers are cut.
+    Return None if there is no dense model, or if its vectors are truncated.
     """
     hybrid = hybrid_part(model)
     if hybrid is None or model.truncate_dim is not None:
@@ -147,7 +147,7 @@ def dense_columns(model: SentenceTransformer) -> int | None:
 
 
 def describe_parts(hybrid: HybridEmbedding) -> str:
-    """Return the numbers of a vector by part, and the parts' weights."""
+    """Return the dimension of each part by name, and the weights of the parts."""
     numbers = " + ".join(f"{dim:,} {name}" for name, dim in hybrid.dims.items())
     weights = ", ".join(f"{name} {weight:g}" for name, weight in hybrid.weights.items())
     total = hybrid.get_embedding_dimension()
@@ -155,7 +155,7 @@ def describe_parts(hybrid: HybridEmbedding) -> str:
 
 
 def check_dense(name_or_path: str, option: str) -> None:
-    """Check that the dense model which an option names can be found, without loading it."""
+    """Check, without loading it, that the dense model which an option names exists."""
     with naming(option):
         found = is_sentence_transformer(name_or_path)
     if not found:

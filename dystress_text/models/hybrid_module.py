@@ -1,10 +1,10 @@
-"""A hybrid model: the vectors of several parts in one, each with a weight.
+"""A hybrid model: vectors that consist of the weighted vectors of several parts.
 
-The vector concatenates sqrt(weight) x each part, of length 1, so the cosine of two texts is the
-weighted mean of the parts' cosines. ``encode_document`` marks texts as documents, which makes short
-ones less similar to a query. This file is saved with such a model and needs nothing but
-sentence-transformers (5.4 or newer), which loads it if asked to trust the folder's code.
-``dystress train --hybrid`` or ``--distill`` of dystress-text wrote both.
+A vector is the concatenation of sqrt(weight) x the unit vector of each part, so the cosine of two
+texts is the weighted mean of the cosines of the parts. ``encode_document`` marks texts as
+documents, which makes short ones less similar to a query. This file is saved with such a model and
+needs nothing but sentence-transformers (5.4 or newer), which loads it if asked to trust the
+folder's code. ``dystress train --hybrid`` or ``--distill`` of dystress-text wrote both.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ LoadModel = Callable[[str], SentenceTransformer]
 
 
 class BagReader:
-    """Reads texts as bags of tokens, weighted by (1 + ln tf) idf.
+    """Reads texts as bags of tokens, with the weights (1 + ln tf) idf.
 
-    A word that is not known counts as the most frequent token of those that begin like it.
+    An unknown word is read as the most frequent token with the same beginning.
 
     Args:
-        words: the numbers of each word's tokens; a stop word has none.
-        idf: of each token.
-        word: regular expression of a word in lower case.
-        unspaced: that of a run in scripts without spaces, whose words are bigrams of characters.
+        words: the indices of the tokens of each word; a stop word has none.
+        idf: the inverse document frequency of each token.
+        word: a regular expression for words in lower case.
+        unspaced: a regular expression for runs of scripts without spaces, whose words are bigrams
+            of characters.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class BagReader:
         self._by_letters = {word[:LETTERS]: [token] for token, word in known}  # the most frequent
 
     def bag(self, text: str) -> dict[int, float]:
-        """Return the weight of each token of a text."""
+        """Return the weight of each token in a text."""
         counts: Counter[int] = Counter()
         for word in words_of(text, *self._patterns):
             tokens = self._words.get(word)
@@ -73,10 +74,11 @@ class BagReader:
         return {token: (1 + math.log(tf)) * self._idf[token] for token, tf in counts.items()}
 
     def features(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Return tokens and weights (tokens,), text after text, and the texts' ends.
+        """Return tokens and weights, (tokens,) each, text after text, and the offsets of the texts.
 
-        The offsets (n + 1,) begin with 0. So no tensor has one row for each text, and losses of
-        sentence-transformers that concatenate or split batches leave these whole or raise an error.
+        The offsets, (n + 1,), begin with 0. As no tensor has a row for each text, losses of
+        sentence-transformers that concatenate or split batches cannot split these silently: they
+        leave them whole or raise an error.
         """
         bags = [self.bag(text) for text in texts]
         tokens = [token for bag in bags for token in bag]
@@ -99,11 +101,11 @@ def words_of(text: str, word: str, unspaced: str) -> list[str]:
 
 
 class DistilledPart(nn.Module):
-    """The sum of vectors of words, weighted by (1 + ln tf) idf.
+    """The sum of the word vectors of a text, with the weights (1 + ln tf) idf.
 
     Args:
-        reader: of the words.
-        rows: a vector of each word, (words, dim).
+        reader: reads the words.
+        rows: the vector of each word, (words, dim).
     """
 
     def __init__(self, reader: BagReader, rows: Tensor) -> None:
@@ -113,7 +115,6 @@ class DistilledPart(nn.Module):
         self.rows = nn.Parameter(rows)
 
     def get_embedding_dimension(self) -> int:
-        """Return the numbers of the part."""
         return self.rows.shape[1]
 
     def preprocess(self, inputs: Sequence[str], **_: Any) -> dict[str, Any]:
@@ -134,15 +135,16 @@ class DistilledPart(nn.Module):
 
 
 class LexicalPart(nn.Module):
-    """TF-IDF of all tokens in few numbers: each token adds to four, with signs, by its hash.
+    """TF-IDF vectors, hashed to few dimensions.
 
-    Nothing is trained. The last number is 0, or ``document`` for a document.
+    Each token adds to four of them, with signs from its hash. This part is not trained. The last
+    number is ``document`` for documents, else 0.
 
     Args:
-        reader: of the tokens.
-        tokens: their names, which are hashed.
-        dim: numbers of a vector, at least 2.
-        document: the last number of a document.
+        reader: reads the tokens.
+        tokens: the names of the tokens, which are hashed.
+        dim: the dimension of the vectors, at least 2.
+        document: the last number of a document's vector.
     """
 
     hashes: Tensor  # (tokens, 4)
@@ -159,13 +161,12 @@ class LexicalPart(nn.Module):
         self.register_buffer("hashes", numbers, persistent=False)
 
     def get_embedding_dimension(self) -> int:
-        """Return the numbers of the part."""
         return int(self.settings["dim"])
 
     def preprocess(
         self, inputs: Sequence[str], prompt: str | None = None, **_: Any
     ) -> dict[str, Any]:
-        """Return the features of texts, which are documents with any prompt."""
+        """Return the features of texts; texts with any prompt are documents."""
         document = self.settings["document"] if prompt else 0.0
         return {**self.reader.features(inputs), "document": document}
 
@@ -185,13 +186,13 @@ class LexicalPart(nn.Module):
 
 
 class HybridEmbedding(nn.Module):
-    """The only module of a SentenceTransformer; the parts are inside.
+    """The only module of a hybrid SentenceTransformer; it contains the parts.
 
     Args:
-        parts: in the order of their numbers: ``dense`` (a SentenceTransformer) or ``distilled``,
-            ``lexical``, and ``table`` (a static model, which reads whole texts, and whose own
-            prompt marks documents).
-        weights: of the parts.
+        parts: the parts by name, in the order of their numbers in the vector: ``dense`` (a
+            SentenceTransformer) or ``distilled``, ``lexical``, and ``table`` (a static model, which
+            reads whole texts, and whose own prompt marks documents).
+        weights: the weight of each part.
     """
 
     save_in_root = True
@@ -204,12 +205,12 @@ class HybridEmbedding(nn.Module):
 
     @property
     def model(self) -> SentenceTransformer:
-        """The dense model, else the table."""
+        """The part ``dense`` if there is one, else the part ``table``."""
         return cast(SentenceTransformer, self.parts[self._main])
 
     @property
     def dims(self) -> dict[str, int]:
-        """The numbers of each part."""
+        """The dimension of each part."""
         return {name: cast(Any, p).get_embedding_dimension() for name, p in self.parts.items()}
 
     def preprocess(
@@ -221,7 +222,7 @@ class HybridEmbedding(nn.Module):
     ) -> dict[str, Any]:
         """Return the features of all parts, under names such as ``lexical:tokens``.
 
-        Those of the dense model, else of the table, have their usual names.
+        Features of the dense model (of the table if there is none) have no such prefix.
         """
         prompt = prompt or ""
         prompts = {"dense": prompt.removeprefix(DOCUMENT)}
@@ -237,7 +238,7 @@ class HybridEmbedding(nn.Module):
         return features
 
     def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, (n, dim), of length 1."""
+        """Set ``sentence_embedding`` to the weighted vectors of all parts, joined: (n, dim)."""
         vectors = []
         main: dict[str, Any] = self.model(features, **options)
         dtype = main["sentence_embedding"].dtype
@@ -254,17 +255,17 @@ class HybridEmbedding(nn.Module):
         return main
 
     def get_embedding_dimension(self) -> int:
-        """Return the dimension of all parts together."""
+        """Return the sum of the dimensions of all parts."""
         return sum(self.dims.values())
 
     @property
     def tokenizer(self) -> Any:
-        """The dense model's tokenizer, else the table's."""
+        """The tokenizer of the dense model, or else of the table."""
         return self.model.tokenizer
 
     @property
     def max_seq_length(self) -> int | None:
-        """The most tokens that the dense model reads."""
+        """The greatest number of tokens that :attr:`model` reads."""
         return self.model.max_seq_length
 
     @max_seq_length.setter
@@ -272,7 +273,7 @@ class HybridEmbedding(nn.Module):
         self.model.max_seq_length = value
 
     def save(self, path: str, **_: Any) -> None:
-        """Write the parts into a folder, each model into a folder of its own."""
+        """Write the parts to a folder; each model has a folder of its own in it."""
         settings: dict[str, Any] = {"weights": self.weights}
         for name, part in self.parts.items():
             if isinstance(part, SentenceTransformer):
@@ -288,7 +289,8 @@ class HybridEmbedding(nn.Module):
     def load(cls, model_name_or_path: str, subfolder: str = "", **options: Any) -> HybridEmbedding:
         """Load what :meth:`save` wrote.
 
-        The dense model gets the options of the whole model. Code that comes with it is not run.
+        Options for the whole model are passed on to the dense model. Code that comes with it is not
+        run.
         """
         source: dict[str, Any] = {name: options[name] for name in _SOURCE if name in options}
         folder = Path(str(load_dir_path(model_name_or_path, subfolder, **source)))
@@ -301,7 +303,7 @@ class HybridEmbedding(nn.Module):
 
     @classmethod
     def from_folder(cls, folder: Path, load_model: LoadModel) -> HybridEmbedding:
-        """Load the parts from a folder, their models by ``load_model``."""
+        """Load the parts from a folder; ``load_model`` loads the models among them."""
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         parts: dict[str, nn.Module] = {}
         for name in settings["weights"]:

@@ -55,14 +55,14 @@ _POOLER = "pooler.dense.weight"
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """An encoder without pooling, as loaded from its files.
+    """An encoder loaded from its files, without pooling.
 
     Attributes:
-        name: folder or hub name.
-        module: sentence-transformers' ``Transformer``, with the tokenizer.
+        name: the folder or hub name.
+        module: a ``Transformer`` of sentence-transformers, which has the tokenizer.
         pooler: the dense layer of the encoder's pooler (dense + tanh on the first token); None
             without one, or without its weights.
-        is_simcse: whether SimCSE's training wrote the folder; its MLP is then the pooler.
+        is_simcse: whether the folder was written by SimCSE's training. Its MLP is then the pooler.
     """
 
     name: str
@@ -72,7 +72,7 @@ class PretrainedEncoder:
 
     @property
     def transformer(self) -> PreTrainedModel:
-        """The network."""
+        """The network, a model of transformers."""
         return transformer_of(self.module)
 
 
@@ -83,12 +83,13 @@ def load_sentence_transformer(
 
     Args:
         name_or_path: folder or hub name.
-        device: where to put it; None leaves the choice to sentence-transformers.
-        dropout: a rate for every dropout of the encoder, instead of its configuration's.
+        device: the device of the model; None lets sentence-transformers choose.
+        dropout: a rate for all dropout layers of the encoder; None for the rates in its
+            configuration.
 
     Raises:
         UserError: the model is missing or damaged, lacks weights, needs code from its folder, or is
-            one of sentence-transformers' other models, such as a CrossEncoder.
+            of another kind, such as a CrossEncoder.
     """
     if is_hybrid(Path(name_or_path)):
         return _load_hybrid(Path(name_or_path), device)
@@ -105,8 +106,8 @@ def load_sentence_transformer(
 def load_encoder(name_or_path: str, dropout: float | None = None) -> PretrainedEncoder:
     """Load an encoder and its tokenizer from a folder or from the hub.
 
-    A folder of SimCSE's training (``bert.*``, ``mlp.dense.*``) is read as SimCSE's own conversion
-    does it: the MLP becomes the encoder's pooler. ``dropout`` is as in
+    A folder that SimCSE's training wrote (with weights ``bert.*`` and ``mlp.dense.*``) is read like
+    SimCSE's own conversion: the MLP becomes the encoder's pooler. ``dropout`` is as in
     :func:`load_sentence_transformer`.
     """
     with readable(name_or_path):
@@ -118,7 +119,7 @@ def load_encoder(name_or_path: str, dropout: float | None = None) -> PretrainedE
             renamed = {r"^mlp\.dense\.": f"{info['prefix']}.pooler.dense."}
         module = _load(name_or_path, "cpu", renamed, dropout)[0]
         if not isinstance(module, Transformer):
-            raise UserError(f"{name_or_path!r} has no transformer, so no pooler to choose")
+            raise UserError(f"{name_or_path!r} has no transformer, so its pooler is fixed")
         transformer = transformer_of(module)
         _check_weights(name_or_path, info)
         _check_tokenizer(name_or_path, module)
@@ -135,7 +136,7 @@ def _load(
     renamed: Mapping[str, str] | None = None,
     dropout: float | None = None,
 ) -> SentenceTransformer:
-    """Load a model; ``renamed`` maps patterns of weights' names to new ones."""
+    """Load a model. ``renamed`` maps patterns for names of weights to new names."""
     _check_model_type(name_or_path)
     model: SentenceTransformer = SentenceTransformer(
         name_or_path,
@@ -166,22 +167,25 @@ def transformer_of(module: Transformer) -> PreTrainedModel:
 
 
 def prompts_of(model: SentenceTransformer) -> dict[str, Any]:
-    """Return a model's prompts as arguments of a new one."""
+    """Return the prompts of a model as arguments for a new model."""
     return {"prompts": model.prompts, "default_prompt_name": model.default_prompt_name}
 
 
 def pooler_dense(transformer: PreTrainedModel) -> nn.Linear | None:
-    """Return the dense layer of a pooler that is dense + tanh on the first token, as BERT's."""
+    """Return the dense layer of an encoder's pooler, if that is like BERT's.
+
+    BERT's is dense + tanh on the first token.
+    """
     pooler: Any = getattr(transformer, "pooler", None)
     is_tanh = isinstance(getattr(pooler, "activation", None), nn.Tanh)
     return cast(nn.Linear, pooler.dense) if is_tanh else None
 
 
 def position_limit(transformer: PreTrainedModel) -> int:
-    """Return the number of tokens for which an encoder has positions; ``sys.maxsize`` for any.
+    """Return for how many tokens an encoder has positions; ``sys.maxsize`` if there is no limit.
 
-    RoBERTa and similar encoders number positions from the padding index + 1; the rows before are
-    not used.
+    RoBERTa and similar encoders number positions from the padding index + 1, and do not use the
+    rows before it.
     """
     limit = getattr(transformer.config, "max_position_embeddings", None)
     if limit is None or limit <= 0:  # XLNet's configuration says -1
@@ -193,7 +197,7 @@ def position_limit(transformer: PreTrainedModel) -> int:
 
 
 def is_sentence_transformer(name_or_path: str) -> bool:
-    """Return whether a folder, or a name on the hub or in its cache, has a ``modules.json``."""
+    """Return whether a model has a ``modules.json``, in its folder, on the hub or in its cache."""
     with readable(name_or_path):
         return model_file(name_or_path, MODULES) is not None
 
@@ -204,7 +208,7 @@ def is_hybrid(folder: Path) -> bool:
 
 
 def _load_hybrid(folder: Path, device: str | None) -> SentenceTransformer:
-    """Load a hybrid model by this package's class; the code of the folder is not run."""
+    """Load a hybrid model with the class of this package; code in the folder is not run."""
 
     def load_model(path: str) -> SentenceTransformer:
         return load_sentence_transformer(path, device)
@@ -234,7 +238,7 @@ def _old_hybrid(folder: Path, load_model: Callable[[str], SentenceTransformer]) 
 
 
 def check_sentence_transformer(name_or_path: str) -> None:
-    """Check that a model is one of sentence-transformers, which needs no pooler."""
+    """Check that a model is a sentence-transformers model, since other models need a pooler."""
     if not is_sentence_transformer(name_or_path):
         reason = "is not a sentence-transformers model; an encoder alone needs a pooler_type"
         raise ParameterError("model", f"{name_or_path!r} {reason}")
@@ -242,7 +246,7 @@ def check_sentence_transformer(name_or_path: str) -> None:
 
 @contextmanager
 def readable(name_or_path: str, what: str = "load") -> Iterator[None]:
-    """Turn any error inside the context into one line that names the model; silence warnings."""
+    """Turn any error in this context into a line that names the model; silence warnings."""
     try:
         with quiet():
             yield
@@ -254,7 +258,7 @@ def readable(name_or_path: str, what: str = "load") -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let transformers and sentence-transformers log only errors, and hide progress bars."""
+    """In this context, transformers and sentence-transformers log only errors and show no bars."""
     verbosity = logging.get_verbosity()
     bars = logging.is_progress_bar_enabled()
     logger = getLogger("sentence_transformers")
@@ -272,10 +276,10 @@ def quiet() -> Iterator[None]:
 
 
 def save_model(model: SentenceTransformer, folder: str | Path) -> None:
-    """Save a model; sentence-transformers from 5.4 on loads it.
+    """Save a model so that sentence-transformers 5.4 or newer loads it.
 
-    A hybrid gets the file of its module, so that it loads without this package. An earlier model in
-    the folder is replaced once all new files are complete.
+    The folder of a hybrid contains the code of its module, so that it loads without this package.
+    An earlier model in the folder is replaced when all new files are complete.
     """
     # what a call leaves in a fast tokenizer, and saving keeps; a static model's is its own
     tokenizer = getattr(model[0], "tokenizer", None)
@@ -295,7 +299,7 @@ def save_model(model: SentenceTransformer, folder: str | Path) -> None:
 
 
 def use_old_names(folder: Path) -> None:
-    """Write names that sentence-transformers 6 or transformers 5 changed as releases before do."""
+    """Rename what sentence-transformers 6 and transformers 5 renamed, for earlier releases."""
     for file in folder.rglob("*.json"):
         if file.name in (MODULES, "tokenizer_config.json"):
             text = file.read_text(encoding="utf-8")
@@ -305,9 +309,9 @@ def use_old_names(folder: Path) -> None:
 
 
 def _folders_of_encoders(name_or_path: str) -> list[str]:
-    """Return the folder of the first module, or those of a Router's transformers.
+    """Return the folder of the first module, or the folders of all transformers in a Router.
 
-    Modules that need code from the folder, which some releases would run, are rejected.
+    Modules that need code from the folder are rejected, as some releases would run it.
     """
     modules = _json_of(name_or_path, MODULES)
     if modules is None:
@@ -331,7 +335,7 @@ def _folders_of_encoders(name_or_path: str) -> list[str]:
 
 
 def _check_model_type(name_or_path: str) -> None:
-    """Reject models that sentence-transformers would turn into encoders with mean pooling."""
+    """Reject models that sentence-transformers would load as encoders with mean pooling."""
     kind = (_json_of(name_or_path, CONFIG) or {}).get("model_type", OWN_TYPE)
     if "sentence_transformers" in (_json_of(name_or_path, "config.json") or {}):
         kind = "CrossEncoder"  # of earlier releases, which write nothing else
@@ -340,17 +344,17 @@ def _check_model_type(name_or_path: str) -> None:
 
 
 def _json_of(name_or_path: str, file: str) -> Any:
-    """Return the content of a model's file; None without the file."""
+    """Return the content of a model's JSON file; None if there is no such file."""
     path = model_file(name_or_path, file)
     return None if path is None else json.loads(path.read_text(encoding="utf-8"))
 
 
 def files_of(name_or_path: str, folder: str | None = None) -> dict[str, Any]:
-    """Return the options with which transformers finds an encoder.
+    """Return arguments with which transformers finds the encoder of a model.
 
     Args:
         name_or_path: folder or hub name.
-        folder: within it; None for that of the first module.
+        folder: the encoder's folder in the model; None for the folder of the first module.
     """
     if folder is None:
         modules = _json_of(name_or_path, MODULES)
@@ -361,13 +365,14 @@ def files_of(name_or_path: str, folder: str | None = None) -> dict[str, Any]:
 def _loading_info(
     name_or_path: str, kind: type[Any] = AutoModel, folder: str | None = None
 ) -> dict[str, Any]:
-    """Return the missing and the unexpected weights of an encoder's files, and its prefix.
+    """Return an encoder's missing weights, its unexpected ones, and the prefix of their names.
 
-    sentence-transformers does not return this, so the weights are read a second time.
+    The weights are read a second time, as sentence-transformers does not return this.
 
     Args:
         name_or_path: folder or hub name.
-        kind: a class of transformers; of T5 sentence-transformers takes the encoder alone.
+        kind: the class of transformers to load with; T5 has one for its encoder alone, as
+            sentence-transformers loads it.
         folder: as in :func:`files_of`.
     """
     with torch.random.fork_rng(devices=[]):  # missing weights are drawn at random
@@ -386,7 +391,7 @@ def _loading_info(
 
 
 def _check_weights(name_or_path: str, info: Mapping[str, Any]) -> None:
-    """Reject an encoder that lacks weights other than those of its pooler, which is not used."""
+    """Reject an encoder that lacks weights, except those of its pooler, which is not used."""
     lacking = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
     if lacking:
         raise UserError(
@@ -396,7 +401,7 @@ def _check_weights(name_or_path: str, info: Mapping[str, Any]) -> None:
 
 
 def _check_tokenizer(name_or_path: str, module: Transformer) -> None:
-    """Reject an empty tokenizer, which transformers makes of missing files."""
+    """Reject an empty tokenizer, which transformers returns if tokenizer files are missing."""
     tokenizer = cast(PreTrainedTokenizerBase, module.tokenizer)
     if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
         raise UserError(f"{name_or_path!r} has no tokenizer files: its vocabulary is empty")
@@ -405,8 +410,8 @@ def _check_tokenizer(name_or_path: str, module: Transformer) -> None:
 def _dropout_rates(name_or_path: str, rate: float | None) -> dict[str, Any]:
     """Map every dropout field of the encoder's configuration to ``rate``.
 
-    These are names such as ``attention_dropout`` and GPT-2's ``resid_pdrop``; ``layerdrop`` and
-    ``drop_path_rate`` leave out whole layers.
+    Such names are ``attention_dropout`` or GPT-2's ``resid_pdrop``. Rates that leave out whole
+    layers, ``layerdrop`` and ``drop_path_rate``, are not included.
     """
     if rate is None:
         return {}

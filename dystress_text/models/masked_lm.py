@@ -1,4 +1,4 @@
-"""Add a masked-language-model loss to the contrastive one (SimCSE's ``--do_mlm``).
+"""A masked-language-model loss in addition to the contrastive one (SimCSE's ``--do_mlm``).
 
 In a second forward pass the encoder predicts some tokens of each text. Of these, 80 % are replaced
 by the mask token and 10 % by any token; 10 % stay (Devlin et al., NAACL 2019). Only these tokens go
@@ -30,12 +30,12 @@ HEADS = {"bert": "cls"} | dict.fromkeys(("camembert", "roberta", "xlm-roberta"),
 
 
 class TokenMasking:
-    """Mask tokens of a batch; the seed and the batch's samples decide which ones.
+    """Masks tokens of a batch, chosen by the seed and the batch's samples.
 
     Args:
-        tokenizer: the encoder's.
-        probability: share of the tokens to mask, special tokens aside.
-        seed: of the run.
+        tokenizer: the tokenizer of the encoder.
+        probability: the share of tokens to mask; special tokens are never masked.
+        seed: the seed of the run.
     """
 
     def __init__(
@@ -48,15 +48,16 @@ class TokenMasking:
         self._seed = seed
 
     def __call__(self, batch: Batch, samples: NDArray[np.int64]) -> Batch:
-        """Return the inputs of the loss for a batch.
+        """Mask tokens of a batch; return the inputs of the loss.
 
         Args:
             batch: ``token_ids`` (tokens,), ``lengths`` (n,) and ``longest``.
             samples: indices (n,) of the samples.
 
         Returns:
-            ``masked_ids`` (tokens,), the tokens after masking; ``masked_indices`` (m,) of the
-            tokens to predict; ``masked_tokens`` (m,), what they were; ``masked_count`` (1,), m.
+            ``masked_ids`` (tokens,), the tokens after masking; ``masked_indices`` (m,), the indices
+            of the tokens to predict; ``masked_tokens`` (m,), their true ids; ``masked_count`` (1,),
+            m.
         """
         packing = Packing.of_lengths(batch["lengths"], batch["longest"], len(batch["token_ids"]))
         ids = packing.pad(batch["token_ids"])  # (n, longest)
@@ -77,12 +78,12 @@ class TokenMasking:
 def load_lm_head(name_or_path: str, transformer: PreTrainedModel) -> nn.Module:
     """Load the head that maps hidden states (m, dim) to logits (m, vocabulary).
 
-    Its last layer is tied to the token embeddings of ``transformer``, which was loaded from
-    ``name_or_path``.
+    Its last layer is tied to the token embeddings of ``transformer``, the encoder loaded from the
+    same files.
     """
     kind = transformer.config.model_type
     if kind not in HEADS:
-        raise ParameterError("do_mlm", f"no head for {kind!r}; known: {', '.join(HEADS)}")
+        raise ParameterError("do_mlm", f"not supported for {kind!r}, only for {', '.join(HEADS)}")
     with readable(name_or_path):
         model, info = AutoModelForMaskedLM.from_pretrained(
             name_or_path,

@@ -1,8 +1,8 @@
-"""Run BERT and similar encoders on tokens packed without padding.
+"""Run BERT and similar encoders on packed tokens, without padding.
 
-The result equals that of transformers' forward pass, with the same modules and weights, in less
-time. Only attention sees padded rows. If only the first token's vector is needed, the last layer
-computes nothing else. :func:`dropout` draws the dropout masks.
+The result equals that of the forward pass in transformers, with the same modules and weights, in
+less time. Only attention sees padded rows. If only the first token's vector is needed, the last
+layer computes nothing else. :func:`dropout` draws the dropout masks.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _LEVELS = 1 << 16  # of a dropout rate on a CPU
 
 @dataclass(frozen=True)
 class Packing:
-    """Map between packed tokens, text after text, and rows that are padded on the right.
+    """A mapping between packed tokens, text after text, and rows that are padded on the right.
 
     Attributes:
-        starts: (rows,) index of each text's first token among the packed ones.
-        indices: (tokens,) ascending indices into the rows * length positions.
+        starts: the index of each text's first token among the packed tokens, (rows,).
+        indices: the position of each packed token among the rows * length positions, ascending,
+            (tokens,).
         mask: (rows, length), true at tokens.
     """
 
@@ -37,10 +38,10 @@ class Packing:
 
     @classmethod
     def of_lengths(cls, lengths: Tensor, longest: int, tokens: int) -> Packing:
-        """Return the packing of texts without reading from the device.
+        """Return the packing of texts, without reading from the device.
 
         Args:
-            lengths: (rows,) in tokens.
+            lengths: the number of tokens of each text, (rows,).
             longest: the greatest length.
             tokens: the sum of the lengths.
         """
@@ -54,18 +55,19 @@ class Packing:
         return cls(starts, row * longest + position, mask)
 
     def pack(self, x: Tensor) -> Tensor:
-        """Pack (rows, length, ...) into (tokens, ...)."""
         return cast(Tensor, _Pack.apply(x.flatten(0, 1), self.indices))  # type: ignore[no-untyped-call]
 
     def pad(self, x: Tensor, value: int = 0) -> Tensor:
-        """Pad (tokens, ...) to (rows, length, ...) with ``value``."""
         return _spread(x, self.indices, self.mask.numel(), value).view(
             *self.mask.shape, *x.shape[1:]
         )
 
 
 class _Pack(torch.autograd.Function):
-    """Index rows, with a backward that copies rows instead of adding them one by one."""
+    """Select rows by distinct indices.
+
+    The backward copies the gradients of rows, which autograd's own backward adds one by one.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, indices: Tensor) -> Tensor:
@@ -86,14 +88,13 @@ def _spread(x: Tensor, indices: Tensor, size: int, value: int = 0) -> Tensor:
 def packed_states(
     transformer: PreTrainedModel, token_ids: Tensor, packing: Packing, first_only: bool = False
 ) -> list[Tensor]:
-    """Return the hidden states of the embedding layer and of each layer after it.
+    """Return the hidden states after the embedding layer and after each further layer.
 
     Args:
-        transformer: of a type in :data:`MODEL_TYPES`, no decoder; dropout applies if its
-            ``training`` flag is set.
+        transformer: an encoder of a type in :data:`MODEL_TYPES`. Dropout applies in training mode.
         token_ids: (tokens,), row after row.
-        packing: of the tokens.
-        first_only: compute the last layer only for the first token of each row.
+        packing: the packing of the tokens.
+        first_only: whether to compute the last layer for the first token of each row alone.
 
     Returns:
         Tensors (tokens, dim); with ``first_only`` the last one is (rows, dim).
@@ -133,17 +134,17 @@ def _linear(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _intermediate(block: Any, x: Tensor) -> Tensor:
-    """Apply a linear layer and its activation, (n, dim) -> (n, 4 dim)."""
+    """Apply the first linear layer of a block and its activation, (n, dim) -> (n, 4 dim)."""
     if type(block.intermediate_act_fn) is GELUActivation and _by_onednn(block.dense, x):
         return _onednn_linear(block.dense, x, "gelu")
     return cast(Tensor, block(x))
 
 
 def _by_onednn(module: nn.Module, x: Tensor) -> bool:
-    """Return whether oneDNN can compute a layer.
+    """Return whether to compute a linear layer by oneDNN.
 
-    By default torch uses another library in fp32, which takes 1.15 times as long on an AMD EPYC
-    with AVX-512. This oneDNN operator has no gradient.
+    In fp32 torch uses another library by default, which takes 1.15 times as long on an AMD EPYC
+    with AVX-512. The operator of oneDNN has no gradient.
     """
     return (
         type(module) is nn.Linear
@@ -167,9 +168,9 @@ def _residual(block: Any, x: Tensor, residual: Tensor) -> Tensor:
 
 
 def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
-    """Return the self-attention of packed tokens (tokens, dim).
+    """Return the self-attention of tokens, (tokens, dim), or with ``first_only`` (rows, dim).
 
-    The shape is that of the tokens, or (rows, dim) with ``first_only``.
+    Only attention needs padded rows.
     """
     size = block.attention_head_size
 
@@ -202,15 +203,15 @@ def _dropped(x: Tensor, module: nn.Dropout) -> Tensor:
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """Apply dropout to a tensor of any shape.
+    """Apply dropout, on a CPU with fewer random numbers than torch.
 
-    On a CPU one 64-bit random number decides four entries, with the rate rounded to 1/65,536:
-    drawing a number for each entry, as torch does, took a quarter of a training step. Elsewhere
+    On a CPU a 64-bit random number decides four entries, and the rate is rounded to 1/65,536. A
+    number for each entry, as torch draws it, took a quarter of a training step. On other devices
     this is ``F.dropout``.
 
     Args:
-        x: of any shape.
-        rate: probability of a zero, below 1; the other entries are scaled so that the mean stays.
+        x: a tensor of any shape.
+        rate: the probability of a zero, below 1. Other entries are scaled up to preserve the mean.
     """
     if x.device.type != "cpu":
         return F.dropout(x, rate)

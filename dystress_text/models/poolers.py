@@ -1,8 +1,8 @@
 """SimCSE's poolers as modules of sentence-transformers.
 
-``cls`` and ``cls_before_pooler`` take the first token, ``last`` the last one, as decoders need.
-``avg``, ``avg_top2`` and ``avg_first_last`` average over the tokens, the latter two over two layers
-before.
+``cls`` and ``cls_before_pooler`` take the first token; ``last`` takes the last one, for decoders.
+``avg``, ``avg_top2`` and ``avg_first_last`` average over the tokens; the latter two first average
+over two layers.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _MODES = {
 
 
 def pooling_modules(pooler: str, module: Transformer) -> list[nn.Module]:
-    """Return the modules that follow a transformer in a model and pool its states.
+    """Return the modules that pool the output of a transformer.
 
-    A pooler of several layers makes the transformer return the states of all its layers.
+    If the pooler averages layers, the transformer is changed to return the states of all layers.
     """
     config = transformer_of(module).config
     pooling = Pooling(config.hidden_size, _MODES[pooler])
@@ -52,7 +52,7 @@ def pooling_modules(pooler: str, module: Transformer) -> list[nn.Module]:
 
 
 def pooler_of(model: SentenceTransformer) -> str | None:
-    """Return the name of a model's pooler; None for any other pooling."""
+    """Return the name of a model's pooler; None if it pools in another way."""
     if not isinstance(model[0], Transformer):
         return "avg"  # a static model's mean over its tokens
     modules = {type(module): module for module in model}
@@ -66,7 +66,7 @@ def pooler_of(model: SentenceTransformer) -> str | None:
 
 
 def _averages_as(pooler: str, weighted: nn.Module | None) -> bool:
-    """Return whether ``weighted`` averages the same layers as a pooler; None averages nothing."""
+    """Return whether ``weighted`` averages the same layers as a pooler; None has no layers."""
     if not averages_layers(pooler):
         return weighted is None
     if weighted is None:
@@ -76,19 +76,18 @@ def _averages_as(pooler: str, weighted: nn.Module | None) -> bool:
 
 
 def averages_layers(pooler: str) -> bool:
-    """Return whether a pooler averages over layers before it averages over tokens."""
     return len(AVERAGED.get(pooler, ())) > 1
 
 
 def layer_weights(pooler: str, layers: int) -> Tensor:
-    """Return weights of the embedding layer and the other layers, (layers + 1,): 1 or 0."""
+    """Return a weight for the embedding layer and each further layer, (layers + 1,): 1 or 0."""
     weights = torch.zeros(layers + 1)
     weights[list(AVERAGED[pooler])] = 1.0
     return weights
 
 
 class _Poolers(nn.Module):
-    """Join the embeddings of several poolers in one vector."""
+    """Concatenates the embeddings of several poolers."""
 
     def __init__(self, poolers: Sequence[str], module: Transformer) -> None:
         super().__init__()
@@ -104,10 +103,11 @@ class _Poolers(nn.Module):
 def embeddings_by_pooler(
     model: SentenceTransformer, texts: Sequence[str], poolers: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Embed texts by the model's transformer with several poolers in one pass.
+    """Embed texts by a model's transformer with several poolers, in one pass.
 
     Returns:
-        Embeddings (texts, dim) on the CPU, not normalised and without a head, by pooler.
+        Embeddings by pooler, (texts, dim) each, on the CPU; they are not normalised, and no head is
+        applied.
     """
     module = cast(Transformer, model[0])
     config = transformer_of(module).config
@@ -121,5 +121,5 @@ def embeddings_by_pooler(
 
 
 def attends_to_the_left_only(transformer: PreTrainedModel) -> bool:
-    """Return whether each token attends only to itself and those before it, as in decoders."""
+    """Return whether tokens attend only to themselves and earlier tokens, as in decoders."""
     return any(getattr(module, "is_causal", False) for module in transformer.modules())

@@ -1,4 +1,4 @@
-"""Read texts as a model's ``encode`` reads them, for training."""
+"""Read texts for training exactly as the model's ``encode`` reads them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dystress_text.training.batches import Batch
 
 
 class TextReader:
-    """Turn texts into token ids by the model's own ``preprocess``, cut at the training length.
+    """Turns texts into token ids with the model's own ``preprocess``, truncated for training.
 
-    The reader has a tokenizer of its own: it reads in a thread while an evaluation may set the
-    truncation of the model's.
+    The reader has its own copy of the tokenizer, as it reads in a thread while an evaluation may
+    change the truncation of the model's tokenizer.
 
     Args:
-        model: with a ``Transformer`` or a ``StaticEmbedding`` first.
+        model: a model whose first module is a ``Transformer`` or a ``StaticEmbedding``.
         max_seq_length: greatest length in tokens, special tokens included.
     """
 
@@ -41,7 +41,7 @@ class TextReader:
         self._padding = getattr(self.tokenizer, "pad_token_id", None) or 0
 
     def identity(self) -> str:
-        """Return a checksum of all that decides the tokens of a text."""
+        """Return a checksum of everything that determines the tokens of a text."""
         digest = hashlib.sha256(f"{self._most} {self._module.get_config_dict()}".encode())
         with TemporaryDirectory() as folder:
             self._module.save_tokenizer(f"{folder}/tokenizer")  # one file, or a folder
@@ -51,9 +51,9 @@ class TextReader:
         return digest.hexdigest()[:32]
 
     def read(self, texts: Sequence[str]) -> tuple[list[NDArray[np.int64]], list[int]]:
-        """Return the token ids of each text, and how many of its tokens were cut off.
+        """Return the token ids of each text, and the number of its tokens that were cut off.
 
-        A text without tokens is one padding token.
+        A text without tokens becomes a padding token.
         """
         features = self._module.preprocess(list(texts))
         ids, lengths = tokens_of(features)

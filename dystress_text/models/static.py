@@ -1,12 +1,13 @@
-"""Build static models: sentence-transformers' ``StaticEmbedding``, the mean of the tokens' vectors.
+"""Static models: ``StaticEmbedding`` of sentence-transformers, the mean of token vectors.
 
-A new one starts as random vectors scaled by the tokens' inverse document frequency, which is a fair
-model without training.
+A new model starts from random vectors, scaled by the inverse document frequency of their tokens,
+which is a fair model even untrained.
 
-A table with a document row divides a document by sqrt(|x|^2 + p m^2), x the sum of its rows and m^2
-the mean of |x|^2 over the training samples, where a plain cosine divides by |x|. The row is that of
-a token which the prompt of documents puts before them. It is (sqrt(p) m, 0, ..., 0), and all other
-rows are 0 in their first number, so ``encode`` without the prompt is a plain cosine.
+A document row changes the norm of documents. A plain cosine divides a document's sum of rows x by
+|x|; with this row it is divided by sqrt(|x|^2 + p m^2), where m^2 is the mean of |x|^2 over the
+training samples. The row belongs to a token that the prompt for documents prepends. It is (sqrt(p)
+m, 0, ..., 0), and the first number of all other rows is 0, so ``encode`` without the prompt gives a
+plain cosine.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ _RARE = 0.01  # share of the texts; a token in fewer weighs little more, since o
 
 
 def new_static(tokenizer: Tokenizer, dim: int, normalize: bool) -> SentenceTransformer:
-    """Return a static model with a document row, whose vectors are not yet initialised.
+    """Return a static model with a document row; its vectors are not initialised.
 
     Args:
-        tokenizer: of the tokens; its special tokens are left out.
-        dim: numbers of a vector.
+        tokenizer: the tokenizer; its special tokens are left out.
+        dim: the dimension of the vectors.
         normalize: whether embeddings have length 1.
     """
     tokenizer = without_special_tokens(tokenizer)
@@ -81,35 +82,34 @@ def new_static(tokenizer: Tokenizer, dim: int, normalize: bool) -> SentenceTrans
 
 
 def tokenizer_of(model: SentenceTransformer) -> Tokenizer:
-    """Return a static model's tokenizer."""
     return cast(StaticEmbedding, model[0]).tokenizer
 
 
 def is_static(model: SentenceTransformer) -> bool:
-    """Return whether a model is a static model."""
     return isinstance(model[0], StaticEmbedding)
 
 
 def table_of(model: SentenceTransformer) -> nn.Parameter:
-    """Return the vectors of a static model's tokens, (vocabulary, dim)."""
+    """Return the token vectors of a static model, (vocabulary, dim)."""
     return cast(nn.Parameter, cast(StaticEmbedding, model[0]).embedding.weight)
 
 
 def mean_of_rows(table: Tensor, token_ids: Tensor, lengths: Tensor) -> Tensor:
-    """Return the mean of the table's rows for each text, (n, dim), as ``StaticEmbedding`` does.
+    """Return the mean of the table's rows over the tokens of each text, (n, dim).
 
     Args:
         table: (vocabulary, dim).
         token_ids: (tokens,), text after text.
-        lengths: (n,) of the texts, in tokens; a text without tokens gets zeros.
+        lengths: the number of tokens of each text, (n,). The mean over no tokens is 0.
     """
     return cast(Tensor, _MeanOfRows.apply(table, token_ids, lengths))  # type: ignore[no-untyped-call]
 
 
 class _MeanOfRows(torch.autograd.Function):
-    """Average rows, with a faster backward than that of ``F.embedding_bag``.
+    """The mean of rows, whose backward is faster than that of ``F.embedding_bag``.
 
-    The backward sums the texts' gradients by token, where torch adds them one by one.
+    The backward sums the gradients of each token at once; ``embedding_bag`` scatters them row by
+    row.
     """
 
     @staticmethod
@@ -131,9 +131,9 @@ class _MeanOfRows(torch.autograd.Function):
 
 
 def idf(texts: int, texts_with: Tensor) -> Tensor:
-    """Return inverse document frequencies of tokens in fp64, (tokens,).
+    """Return the inverse document frequency of each token, (tokens,), in fp64.
 
-    They are log((c + texts) / (c + texts with the token)), with c a hundredth of the texts.
+    It is log((c + texts) / (c + texts with the token)), where c is a hundredth of the texts.
 
     Args:
         texts: the number of all texts.
@@ -147,13 +147,13 @@ def idf(texts: int, texts_with: Tensor) -> Tensor:
 def initialize_by_idf(
     model: SentenceTransformer, texts_with: Tensor, texts: int, seed: int
 ) -> None:
-    """Initialise a static model's vectors as N(0, 0.1) x idf / mean idf.
+    """Draw the vectors of a static model, with standard deviation 0.1 times idf / mean idf.
 
     Args:
-        model: a static one.
+        model: a static model.
         texts_with: the number of texts that contain each token, (vocabulary,).
         texts: the number of all texts.
-        seed: of the random numbers.
+        seed: the seed of the random numbers.
     """
     weights = idf(texts, texts_with).float()  # (vocabulary,)
     table = table_of(model)  # (vocabulary, dim)
@@ -166,21 +166,21 @@ def initialize_by_idf(
 
 
 def document_id(model: SentenceTransformer) -> int | None:
-    """Return the index of a static model's document row, sqrt(p) m and zeros; None without one."""
+    """Return the index of a static model's document row; None without one."""
     return tokenizer_of(model).token_to_id(DOCUMENT)
 
 
 @torch.no_grad()
 def set_document_row(model: SentenceTransformer, batches: Iterable[Mapping[str, Any]]) -> None:
-    """Set a static model's document row, if it has one, from the other rows.
+    """Set the document row of a static model, if it has one, from its other rows.
 
-    Their first number becomes 0. Training keeps it so: where all vectors are 0, so is the gradient
-    of their cosines.
+    The first number of the other rows is set to 0. It stays 0 in training, as the gradient of a
+    cosine is 0 where both vectors are 0.
 
     Args:
-        model: a static one.
-        batches: of whole samples, as :meth:`dystress_text.finetuning.corpus.Corpus.batch` returns
-            them.
+        model: a static model.
+        batches: batches of whole samples, as :meth:`dystress_text.finetuning.corpus.Corpus.batch`
+            returns them.
     """
     document = document_id(model)
     if document is None:
@@ -197,7 +197,7 @@ def set_document_row(model: SentenceTransformer, batches: Iterable[Mapping[str, 
 
 
 def unknown_token(tokenizer: Tokenizer) -> str | None:
-    """Return a tokenizer's unknown token; None without one."""
+    """Return the unknown token of a tokenizer; None without one."""
     if isinstance(tokenizer.model, models.Unigram):  # only its settings have the id
         unknown = json.loads(tokenizer.to_str())["model"]["unk_id"]
         return None if unknown is None else tokenizer.id_to_token(unknown)
@@ -206,7 +206,7 @@ def unknown_token(tokenizer: Tokenizer) -> str | None:
 
 
 def unknown_id(model: SentenceTransformer) -> int | None:
-    """Return the row of a static model's unknown token; None without one."""
+    """Return the index of the unknown token's row in a static model; None without one."""
     tokenizer = tokenizer_of(model)
     token = unknown_token(tokenizer)
     return None if token is None else tokenizer.token_to_id(token)
@@ -214,9 +214,9 @@ def unknown_id(model: SentenceTransformer) -> int | None:
 
 @torch.no_grad()
 def set_unknown(model: SentenceTransformer, value: float = UNKNOWN) -> None:
-    """Set the entries of the unknown token's vector, unless it was trained.
+    """Set all entries of the unknown token's vector to ``value``, unless the vector was trained.
 
-    The first one stays 0 in a table with a document row.
+    In a table with a document row the first entry stays 0.
     """
     unknown = unknown_id(model)
     if unknown is not None and table_of(model)[unknown].abs().max() <= UNKNOWN:
@@ -225,7 +225,7 @@ def set_unknown(model: SentenceTransformer, value: float = UNKNOWN) -> None:
 
 
 def freeze_unknown(model: SentenceTransformer) -> None:
-    """Exclude the unknown token's vector from training, unless it was trained before."""
+    """Exclude the unknown token's vector from training, unless an earlier run trained it."""
     unknown = unknown_id(model)
     table = table_of(model)
     if unknown is None or table[unknown].abs().max() > UNKNOWN:
@@ -239,15 +239,15 @@ def freeze_unknown(model: SentenceTransformer) -> None:
 
 
 def embedded_tokenizer() -> Tokenizer:
-    """Return the English word pieces that come with the package."""
+    """Return the tokenizer with English word pieces that comes with the package."""
     return Tokenizer.from_file(str(EMBEDDED / EMBEDDED_MODEL / "tokenizer.json"))
 
 
 def learn_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """Learn word pieces from texts in any script, by byte-pair encoding over UTF-8.
+    """Learn word pieces for texts in any script, by byte-pair encoding of UTF-8.
 
-    Spaces and control characters are left out. With fewer pieces long documents gain and
-    short ones lose (docs/laboratory/own-text.md).
+    Spaces and control characters get no pieces. With fewer pieces, search in long documents gets
+    better and search in short ones worse (docs/laboratory/own-text.md).
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
@@ -273,7 +273,7 @@ def without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def pretrained_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
-    """Wrap a copy of a static model's tokenizer for transformers."""
+    """Wrap a copy of a static model's tokenizer as a tokenizer of transformers."""
     copy = without_special_tokens(tokenizer)
     vocabulary = copy.get_vocab()
     unknown = unknown_token(copy)
@@ -289,7 +289,7 @@ def pretrained_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
 
 
 def fast_tokenizer(model: SentenceTransformer) -> Tokenizer:
-    """Return a model's tokenizer in the form that a static model needs."""
+    """Return a model's tokenizer as one of the package tokenizers, as static models need it."""
     tokenizer = getattr(model.tokenizer, "backend_tokenizer", model.tokenizer)
     if not isinstance(tokenizer, Tokenizer):
         raise ParameterError(

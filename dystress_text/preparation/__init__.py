@@ -1,4 +1,4 @@
-"""Data sets for the programs: download, verify, and move into place.
+"""Preparation of data sets: download, verify, and move into place.
 
 Programs: ``dystress prepare``, and for images ``vision/prepare.py``.
 """

@@ -1,4 +1,4 @@
-"""Options and main loop of the programs that prepare data sets."""
+"""The command line that programs for preparing data sets have in common."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Entry = TypeVar("Entry", bound=DataSet)
 def make_parser(
     program: str, description: str | None, known: Mapping[str, DataSet]
 ) -> OneLineParser:
-    """Return the parser of a program that prepares the known sets."""
+    """Return the parser of a program that prepares the ``known`` data sets."""
     parser = OneLineParser(program, description)
     add = parser.add_argument
     names = [*known, "list"]
@@ -46,7 +46,7 @@ def run(
     known: Mapping[str, Entry],
     build: Callable[[Entry, Request, Path], Manifest],
 ) -> bool:
-    """Prepare the sets that the options name, or list all; return whether all are ready."""
+    """Prepare the data sets that the options name, or list all; return whether all are ready."""
     given = vars(options)
     root = data_root(given.pop("data_dir"))
     names = given.pop("what")

@@ -1,4 +1,4 @@
-"""The text data sets that can be prepared, with their sources and terms."""
+"""The text data sets that can be prepared: their sources and terms of use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dystress_text.errors import DataError
 
 @dataclass(frozen=True)
 class Request:
-    """Options of the program, and the folder of prepared data."""
+    """The options of the program, and the folder of prepared data."""
 
     root: Path
     source: Path | None = None
@@ -19,7 +19,7 @@ class Request:
     again: bool = False
 
     def compare(self, name: str, source: object, found: str, expected: str) -> None:
-        """Refuse a set that is not the published one, unless a variant is named."""
+        """Refuse data that are not the published data set, unless the user names a variant."""
         if self.variant is None and found != expected:
             raise DataError(
                 f"{name}: expected {expected}, {str(source)!r} holds {found}; name a variant with "
@@ -29,7 +29,7 @@ class Request:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set."""
+    """A data set that can be prepared."""
 
     name: str  # on the command line, and of its folder
     description: str  # what it is and what it is used for

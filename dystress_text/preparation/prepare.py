@@ -1,7 +1,7 @@
 """Download a data set, verify it, and move it into place.
 
-A set is built in a hidden folder and moved when it has been verified, so that an interruption
-leaves nothing half-ready. A lock prevents two preparations of one set at a time.
+A data set is built in a hidden folder and moved when it is verified, so an interruption leaves
+nothing half-ready. A lock keeps two programs from preparing one data set at the same time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dystress_text.preparation.data_sets import DataSet, Request
 
 
 def prepare(name: str, request: Request, build: Callable[[Path], Manifest]) -> Manifest:
-    """Prepare a set, unless it is ready.
+    """Prepare a data set, unless it is ready.
 
     Args:
-        name: name of the set and of its folder.
-        request: options of the program.
-        build: puts the verified files into a folder.
+        name: the name of the data set and of its folder.
+        request: the options of the program.
+        build: a function that puts the verified files into a folder.
 
     Raises:
         DataError: the set cannot be downloaded or written, is not the published one, or is ready
@@ -67,10 +67,10 @@ def _check_options(request: Request, manifest: Manifest, folder: Path) -> None:
 
 
 def files_of(entry: DataSet, request: Request) -> list[Path]:
-    """Return the files of a set, local or from the hub.
+    """Return the files of a data set, from the user or from the hub.
 
     Raises:
-        DataError: there are none.
+        DataError: there are no files.
     """
     source = request.source
     if source is None:
@@ -87,7 +87,7 @@ def files_of(entry: DataSet, request: Request) -> list[Path]:
 
 
 def _from_hub(entry: DataSet) -> Path:
-    """Return the folder of the files in huggingface_hub's cache; continue a download."""
+    """Return the folder of the files in huggingface_hub's cache; resume a download."""
     assert entry.repository is not None
     if not hub_reachable():
         raise DataError(

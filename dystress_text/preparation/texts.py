@@ -1,4 +1,4 @@
-"""Verify and copy Wiki1M and SentEval's test sets."""
+"""Verify and copy the data sets Wiki1M and SentEval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_RATIO = 100  # unpacked bytes per byte of an archive; a megabyte is always 
 
 
 def build(entry: DataSet, request: Request, staging: Path) -> Manifest:
-    """Put the verified files of a set into a folder."""
+    """Put the verified files of a data set into a folder."""
     source = str(request.source or entry.repository)
     if entry.name == "wiki1m":
         return wiki1m(files_of(entry, request)[0], source, request, staging)
@@ -37,7 +37,7 @@ def build(entry: DataSet, request: Request, staging: Path) -> Manifest:
 
 
 def wiki1m(file: Path, source: str, request: Request, staging: Path) -> Manifest:
-    """Unpack the training text and verify that it is the published one."""
+    """Unpack the training text, and verify that it is the published one."""
     target = staging / WIKI1M
     try:
         with open_text(file) as text, target.open("wb") as copy:
@@ -54,7 +54,7 @@ def wiki1m(file: Path, source: str, request: Request, staging: Path) -> Manifest
 
 
 def senteval(folder: Path, source: str, request: Request, staging: Path) -> Manifest:
-    """Copy the files of every complete task."""
+    """Copy the files of all tasks that are complete."""
     tasks = [task for group in SUITES["senteval"].values() for task in group]
     not_ready = {}
     for task in tasks:
@@ -71,7 +71,7 @@ def senteval(folder: Path, source: str, request: Request, staging: Path) -> Mani
 
 
 def folder_of_tasks(folder: Path) -> Path | None:
-    """Return the folder of SentEval's tasks in a folder; None if there is none."""
+    """Find SentEval's folder of tasks inside a folder; None without one."""
     found = sorted(folder.rglob("STS/"))
     return found[0].parent if found else None
 
@@ -80,8 +80,8 @@ def unpack(archive: Path, folder: Path) -> None:
     """Unpack an untrusted tar archive, plain or compressed, into a folder.
 
     Raises:
-        DataError: it is damaged, too large, or unsafe: a path outside the folder, a link, a device.
-            Some files may be left in the folder.
+        DataError: the archive is damaged, too large or unsafe, as it contains a path outside the
+            folder, a link or a device. Some files may remain in the folder.
     """
     most = max(1 << 20, MOST_RATIO * archive.stat().st_size)
     try:
@@ -95,7 +95,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _bounded(tar: tarfile.TarFile, most: int) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of an archive; raise ValueError at links and beyond the limit."""
+    """Yield the members of an archive; raise ValueError at links, and beyond ``most`` bytes."""
     total = 0
     for member in tar:
         total += tarfile.BLOCKSIZE + member.size  # an empty file takes room, too

@@ -1,3 +1,4 @@
-"""The commands, a module each with ``main``: they parse, call, and print; ``train`` and ``audit``
-are functions too.
+"""The commands, one module each: they parse, call and print.
+
+``train``, ``evaluate`` and ``audit`` are functions too.
 """

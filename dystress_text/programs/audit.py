@@ -20,7 +20,6 @@ from dystress_text.training import run_folder
 
 
 def make_parser() -> OneLineParser:
-    """Return the parser of the program's options."""
     parser = OneLineParser("dystress audit", __doc__)
     help = "folder of a run with --log_similarity, or with --figure losses"
     parser.add_argument("runs", nargs="+", metavar="RUN", help=help)
@@ -45,7 +44,6 @@ def _draw(texts: list[str], file: Path) -> None:
 
 @program("dystress audit")
 def main(argv: list[str]) -> None:
-    """Run the program."""
     options = make_parser().parse_args(argv)
     if options.figure is not None:
         try:

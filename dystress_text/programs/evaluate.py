@@ -10,10 +10,10 @@
 
 ``dystress senteval`` and, in a checkout, ``python eval/senteval.py`` are the same.
 
-STS figures are Spearman's correlation x 100 over all pairs of a task ("all"), transfer figures
-accuracy x 100; the last row is TF-IDF and BM25 over stems. The 95 % intervals are over pairs or
-queries; the differences, to the first model and to TF-IDF or BM25, are paired. Results are appended
-to results.jsonl in the folder of a run, or to --output.
+STS figures are Spearman's correlation x 100 over all pairs of a task (SentEval's "all"), transfer
+figures are accuracy x 100. The last row is the lexical baseline, TF-IDF and BM25 over stems. The 95
+% intervals are over pairs or queries; the differences, to the first model and to TF-IDF or BM25,
+are paired. Results are appended to results.jsonl in the folder of a run, or to --output.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def evaluate(
         metric: Spearman's correlation, accuracy, nDCG@10, MRR@10 and recall@100, all times 100.
 
     Raises:
-        UserError: an option or the data are wrong; no message shows texts.
+        UserError: an option or the data are invalid. Messages do not quote texts.
 
     Example:
         >>> figures = evaluate("bert-mini-wiki", pooler_type="avg", suite="mini", tasks="sts")
@@ -117,7 +117,7 @@ def evaluate(
 
 
 def _are_names(data: Any) -> bool:
-    """Return whether data are None or names of files."""
+    """Return whether data are names of files, or None."""
     several = data if isinstance(data, list | tuple) and data else [data]
     return all(isinstance(each, str | PathLike | None) for each in several)
 
@@ -156,7 +156,7 @@ def _evaluate(
 
 
 def _page(folder: Path) -> str:
-    """Return the page of the run in a folder."""
+    """Make the page of the run in a folder."""
     from dystress_text.analysis.text_page import text_page
     from dystress_text.analysis.text_runs import read_text_runs
 
@@ -165,6 +165,5 @@ def _page(folder: Path) -> str:
 
 @program("dystress evaluate", "interrupted; finished results are saved")
 def main(argv: list[str]) -> None:
-    """Run the program."""
     (settings,) = make_parser().settings(argv)
     _evaluate(settings)

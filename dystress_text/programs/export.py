@@ -4,9 +4,9 @@
     dystress export out/ --to onnx      # ONNX Runtime; pooling is part of the graph
     dystress export out/ --to native --push_to_hub NAME/MODEL
 
-The copy is written to a folder of its own (``--output``, default ``out-hf`` and so on), and only if
-the other tool computes the model's vectors from it, within 1e-4. ``native`` is the format of
-sentence-transformers that training saves, without log and checkpoints.
+The copy is written to another folder (``--output``, by default ``out-hf`` and so on), and kept only
+if the other tool computes the same vectors with it, within 1e-4. ``native`` is the format of
+sentence-transformers, as training saves it; the log and checkpoints are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dystress_text.cli.command_line import OneLineParser, program
 
 
 def make_parser() -> OneLineParser:
-    """Return the program's parser."""
     parser = OneLineParser("dystress export", __doc__)
     add = parser.add_argument
     add("model", type=Path, help="folder of a trained model")
@@ -34,7 +33,6 @@ def make_parser() -> OneLineParser:
 
 @program("dystress export")
 def main(argv: list[str]) -> None:
-    """Run the program."""
     options = make_parser().parse_args(argv)
     # here, so that help and errors come at once
     from dystress_text.export.copies import PROBES, check_push, export

@@ -3,9 +3,9 @@
     dystress judge --model A B --train_file mine.txt --queries queries.txt --output judged
 
 For each query it shows the first five documents of each model and of BM25, shuffled and without
-names. Press r for relevant, n for not, s to skip, u to undo, q to quit. Each key is saved at once,
-and the same command goes on. At the end it prints the table of ``dystress evaluate --retrieval
-judged``. Only what was shown is judged, so use the folder for these models alone.
+names. Press r for relevant, n for not, s to skip, u to undo, q to quit. Each key is saved at once;
+to go on later, run the same command again. At the end it prints the table of ``dystress evaluate
+--retrieval judged``. Only what was shown is judged, so use the folder for these models alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ DOCUMENT_LINES = 14  # with the rest they fill a terminal of 24
 
 
 def make_parser() -> OneLineParser:
-    """Return the parser of the program's options."""
     parser = OneLineParser("dystress judge", __doc__)
     add = parser.add_argument
     help = "sentence-transformers models to compare: folders or hub names"
@@ -34,14 +33,13 @@ def make_parser() -> OneLineParser:
     add("--queries", nargs=1, required=True, metavar="FILE", help="a query a line, or a table")
     help = "folder of the judgements, a collection in BEIR's layout"
     add("--output", type=Path, required=True, metavar="FOLDER", help=help)
-    help = "r, n or s for each document that is left, in place of keys"
+    help = "file with r, n or s for each document that is left, read in place of keys"
     add("--answers", type=Path, metavar="FILE", help=help)
     return parser
 
 
-@program("dystress judge", "interrupted; the answers are saved, and the same command goes on")
+@program("dystress judge", "interrupted; the answers are saved. Run the same command to go on")
 def main(argv: list[str]) -> None:
-    """Run the program."""
     options = make_parser().parse_args(argv)
     if options.answers is None and not sys.stdin.isatty():
         raise ParameterError("answers", "required where the input is not a terminal")
@@ -90,7 +88,7 @@ def main(argv: list[str]) -> None:
 
 
 def _read(parameter: str, files: list[str], columns: list[str] | None = None) -> list[str]:
-    """Return the distinct texts of files."""
+    """Return the distinct texts in some files."""
     from dystress_text.finetuning.settings import TextSettings
     from dystress_text.finetuning.texts import training_text
 

@@ -21,13 +21,12 @@ from dystress_text.preparation.data_sets import CATALOG, DataSet, Request
 
 
 def make_parser() -> OneLineParser:
-    """Return the program's parser."""
     return command.make_parser("dystress prepare", __doc__, CATALOG)
 
 
 @program("dystress prepare")
 def main(argv: list[str]) -> bool:
-    """Run the program; return whether all sets are ready."""
+    """Prepare data sets; return whether all are ready."""
     return command.run("dystress prepare", make_parser().parse_args(argv), CATALOG, _build)
 
 

@@ -1,4 +1,4 @@
-"""Print tables of runs: mean and deviation over seeds, and paired differences.
+"""Print tables of runs: mean and standard deviation over seeds, and paired differences.
 
     dystress report sweep/
     dystress report sweep/ --format latex > tables.tex
@@ -7,9 +7,9 @@
     # with curves, settings and similarities
     dystress report out_a/ out_b/ --format html > compare.html
 
-The first lines are the differences with their intervals, paired by query or pair and by seed; the
-intervals of the figures follow each table. Figures on different data are not compared. The baseline
-is the first configuration of the tables, or the one that --baseline names, or its loss.
+The first lines are differences with their intervals, paired by query or pair and by seed. Below
+each table are the intervals of its figures. Figures on different data are not compared. --baseline
+takes a configuration or a loss; default: the first configuration in the tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dystress_text.cli.command_line import OneLineParser, program
 
 
 def make_parser() -> OneLineParser:
-    """Return the parser of the program's options."""
     parser = OneLineParser("dystress report", __doc__)
     add = parser.add_argument
     folders = "folder of a sweep, a run or an evaluated model; or a file of results (.jsonl)"
@@ -43,7 +42,6 @@ def make_parser() -> OneLineParser:
 
 @program("dystress report")
 def main(argv: list[str]) -> None:
-    """Run the program."""
     options = make_parser().parse_args(argv)
     # imported here because torch would slow down --help
     from dystress_text.analysis.tables import render

@@ -8,7 +8,7 @@
     dystress sweep --presets sts-macl paper --seeds 0 -- --max_steps 100
 
 Each --loss replaces the loss of the preset. The last lines compare the configurations with each
-other, the untrained model of the first one and the lexical baseline (TF-IDF, BM25).
+other, with the untrained model of the first one and with the lexical baseline (TF-IDF, BM25).
 
 Options after -- go to the training program. The data of the evaluation are checked before the first
 run. The same command again runs what is missing and resumes interrupted runs. A failed run does not
@@ -24,7 +24,6 @@ from dystress_text.finetuning.presets import TABLES
 
 
 def make_parser() -> OneLineParser:
-    """Return the parser of the program's options."""
     parser = OneLineParser("dystress sweep", __doc__)
     add = parser.add_argument_group("what to train").add_argument
     tables = "sts: the rows of the paper's table; controls: constants; rules: of other papers"
@@ -48,7 +47,7 @@ def make_parser() -> OneLineParser:
         nargs="+",
         type=int,
         default=[0, 1, 2],
-        help="of every configuration (default 0 1 2)",
+        help="seeds to train each configuration with (default 0 1 2)",
     )
     add = parser.add_argument_group("how").add_argument
     add(
@@ -76,7 +75,7 @@ def make_parser() -> OneLineParser:
         "--suite",
         choices=("senteval", "mini"),
         default="senteval",
-        help="of the evaluation (default senteval)",
+        help="suite of the evaluation tasks (default senteval)",
     )
     add("--data_dir", help="folder of prepared data, for training and evaluation")
     add(
@@ -89,7 +88,7 @@ def make_parser() -> OneLineParser:
 
 @program("dystress sweep")
 def main(argv: list[str]) -> bool:
-    """Run the program; return whether every run is done."""
+    """Run the sweep; return whether every run is done."""
     cut = argv.index("--") if "--" in argv else len(argv)
     options = make_parser().parse_args(argv[:cut])
     # imported here because torch would slow down --help

@@ -98,7 +98,6 @@ def train(
 
 @program("dystress train")
 def main(argv: list[str]) -> None:
-    """Run the program."""
     settings = parse(argv, __doc__)
     from dystress_text.finetuning.run import fine_tune
 

@@ -1,4 +1,5 @@
-"""Train any task: the loop, devices and processes, checkpoints, the run folder, and options.
+"""Training of any task: the loop, devices and processes, checkpoints, the run folder, options.
 
-Knows no text and no image. May import: losses, cli, io.
+This room knows neither text nor images. Imports only ``losses``, ``cli``, ``io`` and ``errors``
+from this package.
 """

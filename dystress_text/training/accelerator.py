@@ -1,4 +1,4 @@
-"""Set up devices and precision, and coordinate the processes of a run."""
+"""Set up devices and precision; coordinate the processes of a run."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _TIMEOUT = timedelta(hours=12)
 
 
 def make_accelerator(settings: TrainingSettings) -> Accelerator:
-    """Return the accelerator for these settings.
+    """Return the accelerator for the settings.
 
     Raises:
-        UserError: the launcher, the precision or the tracker is not supported here.
+        UserError: the launcher, the precision or the tracker is not supported.
     """
     try:
         accelerator = Accelerator(
@@ -68,7 +68,7 @@ def make_accelerator(settings: TrainingSettings) -> Accelerator:
 
 
 def _check_launch(accelerator: Accelerator, batch_size: int) -> None:
-    """Reject a launcher whose setup the trainer does not support."""
+    """Reject launches whose setup the trainer does not support."""
     count = accelerator.num_processes
     if count == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
@@ -77,28 +77,27 @@ def _check_launch(accelerator: Accelerator, batch_size: int) -> None:
         )
     kind = accelerator.distributed_type.value
     if kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
-        raise UserError(f"{kind} is not supported: every process holds the whole model")
+        raise UserError(f"{kind} is not supported: launch with one whole model per process")
     if batch_size % count:
-        reason = f"{batch_size} does not divide among {count} processes"
+        reason = f"must be divisible by {count}, the number of processes; got {batch_size}"
         raise ParameterError("train_batch_size", reason)
 
 
 def limit_kernel_caches() -> None:
     """Limit oneDNN's kernel caches in this process. Call it before any computation.
 
-    oneDNN builds new bf16 kernels for each number of tokens, and by default keeps 1,024 of them:
-    with MiniLM a process grows by 20 MB a step. A step needs fewer than 32 kernels.
+    For each number of tokens, oneDNN builds new bf16 kernels, and by default it keeps 1,024 of
+    them, so that with MiniLM the memory grows by 20 MB a step. A step needs fewer than 32 kernels.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
     os.environ.setdefault("LRU_CACHE_CAPACITY", "32")  # torch's cache of the same
 
 
 def set_kernels(deterministic: bool) -> None:
-    """Choose the GPU kernels of torch for this process.
+    """Choose the GPU kernels that torch uses in this process.
 
-    Attention does not use cuDNN, some of whose kernels round the dropout rate (pytorch#174245).
-    Benchmarking may choose another convolution kernel each time, so it is off if
-    ``deterministic``.
+    Attention does not use cuDNN, since some of its kernels round the dropout rate (pytorch#174245).
+    Benchmarking of convolution kernels is off if ``deterministic``, as its choice varies.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.benchmark = not deterministic
@@ -109,13 +108,13 @@ def set_kernels(deterministic: bool) -> None:
 
 
 def single_process_device() -> torch.device:
-    """Return the GPU, if there is one and ACCELERATE_USE_CPU is not set, else the CPU."""
+    """Return the GPU, or the CPU if there is none or ACCELERATE_USE_CPU is set."""
     gpu = torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
     return torch.device("cuda" if gpu else "cpu")
 
 
 def resolve_precision(name: str) -> str:
-    """Resolve ``auto`` and ``auto_fp16`` as the help of ``mixed_precision`` says."""
+    """Resolve ``auto`` and ``auto_fp16`` as the help of ``mixed_precision`` describes."""
     if name not in ("auto", AUTO_FP16):
         return name
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
@@ -131,7 +130,7 @@ def resolve_precision(name: str) -> str:
 
 
 def describe_failure(error: Exception, accelerator: Accelerator) -> str | None:
-    """Describe a failed file, device or process; return None for a bug."""
+    """Return a description of a failed file, device or process; None if the error is a bug."""
     text = reason_of(error)
     if is_out_of_memory(error):
         return (
@@ -149,7 +148,7 @@ def describe_failure(error: Exception, accelerator: Accelerator) -> str | None:
 
 
 def on_main_process(accelerator: Accelerator, work: Callable[[], T]) -> T:
-    """Run ``work`` on the main process; return its result or raise its error on all processes."""
+    """Run ``work`` on the main process; return its result, or raise its error, on all processes."""
     result: T | None = None
     caught: Exception | None = None
     if accelerator.is_main_process:
@@ -169,7 +168,7 @@ def on_main_process(accelerator: Accelerator, work: Callable[[], T]) -> T:
 
 @contextmanager
 def before_first_step(accelerator: Accelerator) -> Iterator[None]:
-    """Turn failures of devices and processes into one line; wait for all processes at the end."""
+    """Turn failures of devices and processes into one line. At the end, wait for all processes."""
     try:
         yield
         accelerator.wait_for_everyone()  # until all have read the folder
@@ -181,7 +180,7 @@ def before_first_step(accelerator: Accelerator) -> Iterator[None]:
 
 
 def make_gather(accelerator: Accelerator) -> Gather:
-    """Return how a loss gathers the embeddings of all processes."""
+    """Return the gather of a loss for the processes of this launch."""
     if accelerator.num_processes == 1:
         return LocalGather()
     return ProcessGather(accelerator.process_index, accelerator.num_processes)
@@ -194,7 +193,7 @@ def describe(accelerator: Accelerator) -> str:
 
 
 class StopSignals:
-    """A context in which SIGTERM and Ctrl-C ask to stop between two steps.
+    """A context in which SIGTERM and Ctrl-C stop training between two steps.
 
     A second Ctrl-C exits at once with code 130. Enter it on all processes; it has no effect outside
     the main thread.
@@ -229,7 +228,7 @@ class StopSignals:
             os._exit(128 + number)
 
     def agreed(self) -> int:
-        """Return the signal that any process received, 0 for none.
+        """Return the signal that any process has received; 0 for none.
 
         Call it after every step on all processes.
         """
@@ -241,9 +240,9 @@ class StopSignals:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak memory in bytes: allocated on a CUDA device, else resident.
+    """Return the peak of memory in bytes, allocated on a CUDA device or else resident.
 
-    A system that keeps no peak gives what is resident now.
+    Where the system does not record the peak, return the memory that is resident now.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)

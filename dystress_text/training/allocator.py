@@ -1,4 +1,4 @@
-"""Tune the C library's allocator for training on a CPU."""
+"""Tune the memory allocator of the C library for training on a CPU."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _DEFAULT_MMAP_MAX = 65_536
 
 @contextmanager
 def keep_freed_memory() -> Iterator[None]:
-    """Let glibc reuse freed memory in this context, and return it to the system at the end.
+    """In this context, let glibc reuse freed memory. At the end, return it to the system.
 
-    By default glibc maps, zeroes and unmaps each large tensor: page faults of the gradient take
-    half of a static model's step and 15 % of a ResNet's. glibc reads the environment variables for
-    this before Python starts.
+    By default glibc maps, zeroes and unmaps each large tensor, so page faults of the gradient take
+    half of the time of a step with a static model, and 15 % with a ResNet. The environment
+    variables of glibc would have to be set before Python starts.
     """
     try:
         library = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""Order, load and embed batches, and compute their gradient chunk by chunk."""
+"""Order, load and embed batches; compute their gradient chunk by chunk."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ AHEAD = 2  # batches that are loaded in advance
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """The order of samples: a permutation for each epoch, seeded by the seed and the epoch.
+    """The order of samples: one permutation per epoch, from the seed and the epoch.
 
-    The global batches do not depend on the number of processes; each rank takes its share. An
+    Global batches are the same for any number of processes, each of which takes its share. An
     incomplete last batch is dropped.
     """
 
@@ -46,22 +46,22 @@ class BatchOrder:
             raise ParameterError("train_batch_size", reason)
 
     def __len__(self) -> int:
-        """Return the number of batches per epoch."""
+        """Return the number of batches in an epoch."""
         return self.size // self.batch_size
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
-        """Return the sample indices of this process, (batches, batch_size / world_size)."""
+        """Return this process's sample indices of an epoch, (batches, batch_size / world_size)."""
         order = np.random.default_rng([self.seed, epoch]).permutation(self.size)
         by_rank = order[: len(self) * self.batch_size].reshape(len(self), self.world_size, -1)
         return np.ascontiguousarray(by_rank[:, self.rank])
 
 
 def count_steps(batches: int, settings: TrainingSettings) -> tuple[int, int]:
-    """Return the number of optimiser steps per epoch and of the run."""
+    """Return the number of optimiser steps in an epoch, and in the run."""
     accumulation = settings.gradient_accumulation_steps
     per_epoch = batches // accumulation
     if per_epoch == 0:
-        reason = f"{accumulation} batches per step, but an epoch has {batches}"
+        reason = f"must be at most {batches}, the batches of an epoch; got {accumulation}"
         raise ParameterError("gradient_accumulation_steps", reason)
     most = settings.max_steps
     if settings.num_train_epochs is None and most > 0:
@@ -73,7 +73,7 @@ def count_steps(batches: int, settings: TrainingSettings) -> tuple[int, int]:
 def prefetch(
     load: Callable[[T], Batch], wanted: Iterable[T], device: torch.device
 ) -> Iterator[Batch]:
-    """Yield batches on ``device`` in order, while a thread loads the next ones on the CPU.
+    """Yield batches on ``device`` in order. A thread loads the next batches on the CPU meanwhile.
 
     Copies to a CUDA device are asynchronous, from pinned memory.
     """
@@ -97,15 +97,15 @@ def _pinned(batch: Batch) -> Batch:
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Return the batch with its tensors on a device; the copy to CUDA is asynchronous."""
+    """Return a batch with its tensors on a device; copies to CUDA are asynchronous."""
     moved: Batch = send_to_device(batch, device, non_blocking=True)
     return moved
 
 
 class Embeddings(NamedTuple):
-    """The views of a batch, (n, dim) each, and further inputs of the loss.
+    """The views of a batch, (n, dim) each, and other inputs of the loss.
 
-    The latter have a row for each sample or an entry for each chunk.
+    Other inputs have a row for each sample or an entry for each chunk.
     """
 
     views: tuple[Tensor, ...]
@@ -119,7 +119,7 @@ def backward_in_chunks(
     chunks: Sequence[Batch],
     accelerator: Accelerator,
 ) -> Tensor:
-    """Add the gradient of the whole batch's loss to the weights, and return the loss.
+    """Add the gradient of the whole batch's loss to the weights; return the loss.
 
     This is gradient caching (Gao et al., RepL4NLP 2021). Embed the chunks without a graph, and
     compute the gradient of the loss with respect to all embeddings. Then embed each chunk again,

@@ -1,8 +1,8 @@
-"""Write and load the checkpoints of a run.
+"""Write and load checkpoints.
 
-A checkpoint is accelerate's ``save_state``, the task's state as safetensors and the progress as
-JSON. accelerate loads its own files with ``weights_only``, but would unpickle registered objects,
-so none are registered: no file can run code.
+A checkpoint consists of accelerate's ``save_state``, the state of the task as safetensors, and the
+progress as JSON. No file can run code: accelerate loads its own files with ``weights_only``, and no
+objects are registered with it, which it would unpickle.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KEPT = 2  # checkpoints, the newest ones
 
 @dataclass
 class TrainingState:
-    """The progress of a run."""
+    """The progress of a run, which a checkpoint contains."""
 
     step: int = 0  # optimiser steps done
     best_metric: float | None = None  # the metric of the best model
@@ -51,12 +51,12 @@ class TrainingState:
     skipped_steps: int = 0  # steps skipped by fp16: the gradient overflowed
 
     def add_losses(self, losses: list[float], norm: float, fp16: bool) -> str | None:
-        """Add the losses of a step's batches.
+        """Add the losses of a step.
 
         Args:
-            losses: one per batch.
-            norm: of the gradient; 0 if it was not clipped.
-            fp16: whether a gradient that is not finite is an overflow.
+            losses: the loss of each batch.
+            norm: the norm of the gradient; 0 if gradients are not clipped.
+            fp16: whether training is in fp16, where a gradient that is not finite is an overflow.
 
         Returns:
             The reason to stop the run, or None.
@@ -73,7 +73,7 @@ class TrainingState:
 
 
 class Checkpoints:
-    """Write and load the state of a run, which resumes only with the same options and data."""
+    """Writes and loads checkpoints. A run resumes only with the same options and data."""
 
     def __init__(
         self, run: Run, settings: TrainingSettings, accelerator: Accelerator, folder: Path
@@ -94,7 +94,7 @@ class Checkpoints:
         }
 
     def write(self, state: TrainingState) -> None:
-        """Write a checkpoint and remove the oldest. Call it on all processes."""
+        """Write a checkpoint and remove the oldest ones. Call it on all processes."""
         staging = self.output / STAGING
         final = self.output / f"checkpoint-{state.step}"
 
@@ -120,10 +120,10 @@ class Checkpoints:
         on_main_process(self.accelerator, finish)
 
     def find(self) -> tuple[Path | None, TrainingState]:
-        """Return the newest checkpoint, if the run resumes, and its progress.
+        """Return the newest checkpoint and its progress, if the run resumes.
 
         Raises:
-            ParameterError: the checkpoint is damaged or of another run.
+            ParameterError: the checkpoint is damaged or belongs to another run.
         """
         folders = checkpoint_folders(self.output)
         if not self.settings.resumes or not folders:
@@ -141,7 +141,7 @@ class Checkpoints:
         return folder, state
 
     def load(self, folder: Path) -> None:
-        """Load everything but :class:`TrainingState` and the learning rate, which depends on it."""
+        """Load all but the progress and the learning rate, which depends on the progress."""
         try:
             self.accelerator.load_state(str(folder))
             self.task.load_state_dict(load_file(folder / _TASK))

@@ -1,4 +1,4 @@
-"""Restore the global state that a run changes, since it may be called in a notebook."""
+"""Restore the global state that a run changes, for callers such as notebooks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ backends: Any = torch.backends  # whose types are incomplete
 
 @contextmanager
 def restored_global_state() -> Iterator[None]:
-    """Give a run a fresh state of accelerate and torch, and restore the caller's at the end.
+    """Run with a fresh state of accelerate and torch; restore the caller's state at the end.
 
-    That is all that accelerators share, random states, torch's kernels, default type and gradient
-    mode, environment variables and a log level. A process group that starts in this context ends
-    with the process: torchrun's store lets a process form one group only. Standard output takes any
-    character.
+    This state comprises what accelerators share, random states, torch's kernels, default type and
+    gradient mode, environment variables and a log level. A process group that starts in this
+    context ends with the process, as torchrun lets a process form only one group. In this context
+    standard output accepts any character.
     """
     log = logging.getLogger("accelerate.utils.other")
     # by default torch forks all devices, with a warning if there are several
@@ -72,10 +72,10 @@ def _end_process_group() -> None:
 
 @contextmanager
 def full_fp32() -> Iterator[None]:
-    """Compute in full fp32 rather than TF32, which has a mantissa of 10 bits.
+    """Compute in full fp32. TF32, the alternative, has a mantissa of 10 bits.
 
-    From torch 2.9 on there are new settings beside the old ones, whose getters raise a RuntimeError
-    where the two differ.
+    torch 2.9 added new settings beside the old ones; if they differ, the getters of the old ones
+    raise a RuntimeError.
     """
     new = []
     if hasattr(backends, "fp32_precision"):

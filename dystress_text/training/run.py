@@ -1,4 +1,4 @@
-"""The start and the end of a run, on all its processes: folder, lock and record."""
+"""Begin and end a run on all its processes: its folder, lock and record."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ def open_run(
     """Lock the folder of a run, on all processes.
 
     Args:
-        accelerator: of the run.
-        settings: of the run.
-        requested: all options by name; a finished run must have the same.
-        content: returns checksums of what they name; a finished run must have read the same.
+        accelerator: the accelerator of the run.
+        settings: the settings of the run.
+        requested: all options by name, which must equal those of a finished run.
+        content: returns checksums of what the options name, which must equal those of a finished
+            run.
 
     Yields:
-        The folder of the run, and its record if it has already finished.
+        The folder of the run, and the record of a run that has finished there.
     """
     output = Path(settings.output_dir)
     with ExitStack() as held:
@@ -63,7 +64,7 @@ def open_run(
 
 
 def begin_record(trainer: Trainer, record: RunRecord) -> None:
-    """Write the record of a run that starts or resumes. Call it on the main process."""
+    """Write the record at the start of a new or resumed run. Call it on the main process."""
     record.version = __version__
     record.processes = trainer.accelerator.num_processes
     record.device = describe(trainer.accelerator)
@@ -76,7 +77,7 @@ def begin_record(trainer: Trainer, record: RunRecord) -> None:
 
 
 def end_record(trainer: Trainer, record: RunRecord) -> None:
-    """Add the results to the record of a trained run, and move the run to its final folder.
+    """Add the results to the record of a trained run; move the run to its final folder.
 
     Call it on the main process.
     """
@@ -97,7 +98,7 @@ def end_record(trainer: Trainer, record: RunRecord) -> None:
 
 
 def finish_run(trainer: Trainer, record: RunRecord) -> None:
-    """Write the record of a finished run; then remove the checkpoints, which it no longer needs."""
+    """Write the record of a finished run; then remove its checkpoints."""
     write_record(trainer.folder, record)
     if not trainer.settings.keep_checkpoints:
         for folder in checkpoint_folders(trainer.folder):

@@ -1,4 +1,4 @@
-"""The folder of a run: which files are its own, and where a run lives by the run already there.
+"""The folder of a run: the files that belong to the run, and what happens to an earlier run there.
 
 A run owns ``run.json``, ``metrics.jsonl``, ``similarity.jsonl``, ``report.html``, ``audit.json``,
 ``checkpoint-STEP/``, ``tracker-logs/dystress/``, the model, and the results of its evaluations
@@ -46,31 +46,30 @@ MODEL_FILES = (
     "model.safetensors.index.json",
     "projector.safetensors",
 )
-EVALUATIONS = ("results.jsonl", "senteval-*.json", "vision-*.jsonl")  # 0.2 wrote the second
+# 0.2 wrote those without an l
+EVALUATIONS = ("results.jsonl", "senteval-*.json", "vision-*.jsonl", "vision-*.json")
 FILES = (LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES)
 _STEP = re.compile(r"checkpoint-(\d+)")
 
 
 def changed_options(record: RunRecord, requested: Mapping[str, Any]) -> str:
-    """Return how the options of a run differ from the requested ones; "" if they do not."""
+    """Describe how the requested options differ from those of a run; "" if they do not."""
     compared = requested.keys() - set(CONFIGURATION_FREE)
     return differences(record.settings, {name: requested[name] for name in sorted(compared)})
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Describe how the current settings differ from earlier ones; "" if they do not."""
+    """Describe how current settings differ from earlier ones; "" if they do not."""
     now = json.loads(json.dumps(now))
     names = [name for name in now if then.get(name) != now[name]]
     return "; ".join(f"{name} was {then.get(name)}, is {now[name]}" for name in names)
 
 
 def write_record(folder: Path, record: RunRecord) -> None:
-    """Write ``run.json``."""
     write_json(folder / RECORD, record.to_json())
 
 
 def read_record(folder: Path) -> RunRecord:
-    """Return the record of the run in a folder."""
     file = folder / RECORD
     try:
         return RunRecord.from_json(json.loads(file.read_text(encoding="utf-8")))
@@ -81,7 +80,7 @@ def read_record(folder: Path) -> RunRecord:
 
 
 def find_record(folder: Path) -> RunRecord:
-    """Return the record of the run in a folder, an empty one if there is none to read."""
+    """Return the record of the run in a folder; an empty record if none can be read."""
     try:
         return read_record(folder)
     except UserError:
@@ -89,7 +88,7 @@ def find_record(folder: Path) -> RunRecord:
 
 
 def run_folders(folders: Iterable[Path]) -> list[Path]:
-    """Return the runs in folders, each once: a folder is a run or holds several."""
+    """Return all runs in folders, each once. A folder is a run or contains runs."""
     unique: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
@@ -103,7 +102,7 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
 
 
 def checkpoint_folders(output: Path) -> list[Path]:
-    """Return a run's checkpoints, complete or not, newest first."""
+    """Return the checkpoints of a run, newest first, including incomplete ones."""
     by_step = {}
     for path in output.glob("checkpoint-*"):
         step = _STEP.fullmatch(path.name)
@@ -113,12 +112,12 @@ def checkpoint_folders(output: Path) -> list[Path]:
 
 
 def append(log: Path, step: int, values: Mapping[str, Any]) -> None:
-    """Append a line to a log."""
+    """Append a line with a step and its values to a log."""
     append_json(log, {"step": step, **values})
 
 
 def shorten_logs(output: Path, step: int) -> None:
-    """Remove later steps from the logs of a run, and a last line that a kill cut off."""
+    """Remove from a run's logs all steps after ``step``, and an incomplete last line."""
     for log in (output / LOG, output / SIMILARITY_LOG):
         if log.is_file():
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -127,7 +126,7 @@ def shorten_logs(output: Path, step: int) -> None:
 
 
 def read_steps(log: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a log in order; a number that was not finite is None."""
+    """Yield the lines of a log in order; None stands for a number that was not finite."""
     try:
         lines = log.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
@@ -139,7 +138,7 @@ def read_steps(log: Path) -> Iterator[dict[str, Any]]:
 
 
 def _step_of(line: str) -> int:
-    """Return the step of a log line; 0 if it has none."""
+    """Return the step of a log's line; 0 if the line has none."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, TypeError, LookupError, RecursionError):
@@ -151,7 +150,7 @@ def _step_of(line: str) -> int:
 
 @contextmanager
 def locked_folder(output: Path) -> Iterator[None]:
-    """Lock a folder, and finish an interrupted replacement."""
+    """Lock a folder, and finish a replacement that was interrupted."""
     with locked(output / LOCK):
         if (output / TRAINED).is_dir():
             finish_replacement(output)
@@ -164,15 +163,16 @@ def choose_folder(
     requested: Mapping[str, Any],
     content: Callable[[], Mapping[str, str]] = dict,
 ) -> tuple[Path, RunRecord | None]:
-    """Return the folder of a run, and its record if it has finished and is asked to resume.
+    """Return the folder for a run, and the record of a finished run that is to be resumed.
 
-    Write nothing. A replacement is resumed only with the options that it was started with.
+    Nothing is written. An interrupted replacement is resumed only with the options that it was
+    started with.
 
     Args:
         output: the user's ``--output_dir``.
-        settings: of the run.
+        settings: the settings of the run.
         requested: all options by name.
-        content: returns checksums of what the options name, as :func:`finished_record` needs them.
+        content: as in :func:`finished_record`.
 
     Raises:
         ParameterError: the folder may not be used.
@@ -203,13 +203,13 @@ def finished_record(
     requested: Mapping[str, Any],
     content: Callable[[], Mapping[str, str]] = dict,
 ) -> RunRecord | None:
-    """Return the record of the run in a folder; None if it has not finished.
+    """Return the record of the run in a folder; None if the run has not finished.
 
     Args:
-        folder: of the run.
+        folder: the folder of the run.
         requested: all options by name.
-        content: returns checksums of what the options name, which the record has as ``content``;
-            called for a finished run with these options.
+        content: returns checksums of what the options name, to compare with ``content`` in the
+            record. It is called only for a finished run with these options.
 
     Raises:
         ParameterError: the run has other options, or read other data or models.
@@ -228,7 +228,7 @@ def finished_record(
 
 
 def prepare_folder(folder: Path, settings: TrainingSettings, record: RunRecord) -> None:
-    """Create the folder of a run and write its record; without a checkpoint, start again."""
+    """Create the folder of a run; unless a checkpoint is resumed, remove the earlier run."""
     if folder.name == REPLACING and not settings.resumes:
         shutil.rmtree(folder, ignore_errors=True)  # an abandoned replacement
     folder.mkdir(parents=True, exist_ok=True)
@@ -242,7 +242,10 @@ def prepare_folder(folder: Path, settings: TrainingSettings, record: RunRecord) 
 
 
 def finish_replacement(output: Path) -> None:
-    """Replace the run in a folder by the trained one inside it. Safe to repeat after a kill."""
+    """Replace the run in a folder by the newly trained run inside it.
+
+    Safe to repeat after a kill.
+    """
     inside = output / TRAINED
     if (output / REPLACING).is_dir():
         (output / REPLACING).rename(inside)
@@ -254,7 +257,7 @@ def finish_replacement(output: Path) -> None:
 
 
 def _remove_run(folder: Path, replaced: Collection[str] = ()) -> None:
-    """Remove the files of a run except those in ``replaced``; keep the user's own."""
+    """Remove the files of a run except those in ``replaced``; files of the user stay."""
     for pattern in FILES:
         for path in folder.glob(pattern):
             if path.name not in replaced:

@@ -1,7 +1,7 @@
-"""The record of a run: what ``run.json`` holds.
+"""The record of a run, which ``run.json`` contains.
 
-A run fills one record on all its processes; the main process writes it. A field that the run has
-not reached, or that its program does not use, keeps its default.
+Every process of a run fills a record, and the main process writes it. Fields that the run has not
+reached, or that its program does not use, have their defaults.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Figures = Mapping[str, float]  # by the name of the metric
 
 
 def lexical_label(words: str) -> str:
-    """Return what reports call the lexical baseline over such words as ``English stems``."""
+    """Return the name of the lexical baseline over such words as ``English stems``, for reports."""
     return f"TF-IDF/BM25 over {words}" if words else "TF-IDF/BM25"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a figure measures, on which set.
+    """A metric: a measure on a set.
 
     Attributes:
-        set: of data, such as ``sts_b_dev``.
-        measure: such as ``spearman``; "" where the set's name says it.
-        title: of set and measure, for readers; the name by default.
-        higher_is_better: the direction.
-        lexical: the lexical baseline that a model has to beat, ``TF-IDF`` or ``BM25``; "" for none.
-        lexical_metric: the name of that baseline's metric; by default the same.
-        sets: whose mean the figure is; () for a single set.
+        set: the set of data, such as ``sts_b_dev``.
+        measure: the measure, such as ``spearman``; "" if the name of the set says it.
+        title: the metric's name for readers; by default its name in files.
+        higher_is_better: whether higher figures are better.
+        lexical: the lexical baseline to beat, ``TF-IDF`` or ``BM25``; "" for none.
+        lexical_metric: the name of the baseline's metric, if it is another.
+        sets: the sets over which the figure is a mean; () for a single set.
     """
 
     set: str
@@ -50,17 +50,17 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """The name in options and files, such as ``sts_b_dev_spearman``."""
+        """The metric's name in options and files, such as ``sts_b_dev_spearman``."""
         return f"{self.set}_{self.measure}" if self.measure else self.set
 
     @property
     def with_bm25(self) -> str:
-        """The name of the same measure, of the model's ranking fused with that of BM25."""
+        """The name of the same measure on the model's ranking combined with that of BM25."""
         return f"{self.name}_with_bm25"
 
     @property
     def full_title(self) -> str:
-        """The title with the direction."""
+        """The title, followed by the direction."""
         if not self.title:
             return self.name
         return f"{self.title}, {'higher' if self.higher_is_better else 'lower'} is better"
@@ -68,7 +68,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class BaseModel:
-    """Name, origin and licence of the model that a run started from."""
+    """The name, origin and licence of the model that a run starts from."""
 
     name: str | None = None
     on_hub: bool = False
@@ -84,7 +84,7 @@ class Hybrid(BaseModel):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Retrieval among rows that are held out of training, before and after it."""
+    """Retrieval on held-out rows, before and after training."""
 
     texts: int  # rows
     gain: float  # x 100
@@ -136,7 +136,7 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunRecord:
-        """Return the record for the content of ``run.json``, without keys that are unknown."""
+        """Return the record in the content of ``run.json``; unknown keys are ignored."""
         known = _known(cls, values)
         for entry in fields(cls):
             is_mapping = isinstance(known.get(entry.name, {}), Mapping)
@@ -176,24 +176,24 @@ class RunRecord:
 
     @property
     def untrained_best_and_own(self) -> dict[str, Figures]:
-        """The metrics before training of the best pooler and the run's, by pooler."""
+        """The untrained model's metrics by pooler: the best pooler, and the pooler of the run."""
         names = dict.fromkeys([*list(self.untrained)[:1], self.pooler])
         return {name: self.untrained[name] for name in names if name in self.untrained}
 
     @property
     def lexical_label(self) -> str:
-        """What reports call the lexical baseline."""
+        """The name of the lexical baseline in reports."""
         return lexical_label(self.lexical_words)
 
     def metric(self, name: str) -> Metric:
-        """Return a metric by its name; records of earlier versions know the name alone."""
+        """Return a metric by its name. Records of earlier versions contain only the name."""
         return self.metrics.get(name, Metric(name))
 
     @property
     def not_above_baseline(self) -> list[tuple[str, str, float]]:
-        """Where the model is not above a baseline: metric, baseline and its figure.
+        """The baselines that the model does not beat: metric, baseline and its figure.
 
-        A hybrid has to be above its dense model with BM25, too.
+        A hybrid has to beat its dense model combined with BM25, too.
         """
         dense = self.untrained.get(BASE, {})
         found = []
@@ -212,7 +212,7 @@ class RunRecord:
 
     @property
     def step_chosen_by(self) -> str | None:
-        """The metric that selected the model; None if only the last step was evaluated."""
+        """The metric that selected the kept step; None if only the last step was evaluated."""
         every = self.settings.get("eval_steps")
         single = every == 0 or (every is not None and every >= (self.steps or math.inf))
         if single and self.best_step in (None, self.steps):
@@ -225,6 +225,6 @@ _NESTED = {"base_model": BaseModel, "hybrid": Hybrid, "held_out": HeldOut}
 
 
 def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a dataclass among values that are not None."""
+    """Return the values that belong to fields of a dataclass and are not None."""
     names = {entry.name for entry in fields(kind)}
     return {name: x for name, x in values.items() if name in names and x is not None}

@@ -1,6 +1,6 @@
-"""Options that training on text and on images share.
+"""Options for training on text and on images.
 
-Names are those of SimCSE and transformers where these have one.
+Options of SimCSE and transformers keep their names.
 """
 
 from __future__ import annotations
@@ -128,5 +128,5 @@ class TrainingSettings:
 
     @property
     def resumes(self) -> bool:
-        """Return whether to resume from a checkpoint, if there is one."""
+        """Whether to resume from a checkpoint, if there is one."""
         return self.resume_from_checkpoint != "no"

@@ -1,13 +1,14 @@
 """Write ``similarity.jsonl`` for ``--log_similarity``: similarities and gradients of pairs.
 
-There is one line per step, over all processes. Every ``--logging_steps`` a line also holds
-``histograms`` of the steps since the last ones: the numbers of positives and negatives, and the
-negatives' gradient, by similarity in equal bins over [-1, 1]. And it holds ``comparison``, the mean
-over the ``batches`` of these steps (:mod:`dystress_text.losses.diagnosis`):
+The log has a line for each step, over all processes. Every ``--logging_steps`` steps a line also
+contains ``histograms`` over the steps since the previous ones: the numbers of positives and
+negatives, and the gradient of the negatives, by similarity in equal bins over [-1, 1]. It further
+contains ``comparison``, which is the mean over the ``batches`` of these steps
+(:mod:`dystress_text.losses.diagnosis`):
 
-- ``tau``: constant temperatures to compare with;
+- ``tau``: the constant temperatures that the loss is compared with;
 - ``total_variation``: between the negatives' gradient and that of each constant;
-- ``gradient_ratio``: of the positives to the negatives.
+- ``gradient_ratio``: the gradient of the positives divided by that of the negatives.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ HIGH_SIMILARITY = 0.4  # lower bound of the high-similarity region
 
 
 class SimilarityLog:
-    """Record the batches of an objective, reading the device only in :meth:`read`."""
+    """Records the batches of an objective. Only :meth:`read` waits for the device."""
 
     def __init__(self, objective: ContrastiveLoss) -> None:
         self.objective = objective
@@ -52,7 +53,7 @@ class SimilarityLog:
         self._compared = compared
 
     def end_step(self) -> None:
-        """End a step, which has the batches since the last call."""
+        """End a step: its batches are those since the last call."""
         assert self._step is not None
         self._steps.append(self._step)
         self._step = None
@@ -74,11 +75,11 @@ def _over_processes(sums: Any, accelerator: Accelerator) -> list[Tensor]:
 
 
 def lines_of(sums: PairSums, compared: ConstantComparison) -> list[dict[str, Any]]:
-    """Return the lines of steps.
+    """Return the lines of the log for some steps.
 
     Args:
-        sums: of each step, (steps, ...) on the CPU.
-        compared: the comparison over all steps.
+        sums: the sums of each step, (steps, ...), on the CPU.
+        compared: the comparison over all these steps.
     """
     lines: list[dict[str, Any]] = [_figures(PairSums(*step)) for step in zip(*sums, strict=True)]
     names = ("positives", "negatives", "gradient")
@@ -100,7 +101,7 @@ def _comparison(mean: ConstantComparison) -> dict[str, Any]:
 
 
 def _figures(sums: PairSums) -> dict[str, float]:
-    """Return the figures of a step; NaN without negatives or without a gradient."""
+    """Return the figures of a step, which are NaN without negatives or without a gradient."""
     positives, negatives, gradients = sums.table / sums.table[:, :1]
     figures = {
         "positive": positives[1],

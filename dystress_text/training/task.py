@@ -1,4 +1,4 @@
-"""The interface of a task that the trainer trains."""
+"""The interface between the trainer and what it trains."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dystress_text.training.run_record import RunRecord
 
 
 class Task(Protocol):
-    """A task of :class:`~dystress_text.training.trainer.Trainer`."""
+    """What :class:`~dystress_text.training.trainer.Trainer` trains."""
 
     @property
     def model(self) -> nn.Module:
-        """The network; :meth:`embed` receives it as prepared by accelerate."""
+        """The network. :meth:`embed` receives it as accelerate has prepared it."""
 
     @property
     def objective(self) -> Objective:
@@ -30,10 +30,13 @@ class Task(Protocol):
 
     @property
     def state(self) -> nn.Module:
-        """The state to save in a checkpoint besides the model, such as the objective."""
+        """State to save in checkpoints besides the model, such as the objective."""
 
     def load(self, indices: NDArray[np.int64], step: int) -> Batch:
-        """Return the samples at ``indices`` on the CPU; seed random draws by the step, from 0."""
+        """Return the samples at ``indices``, on the CPU.
+
+        The step, from 0, seeds any random draws.
+        """
 
     def begin_step(self, epoch: float, run_fraction: float) -> None:
         """Receive the progress: epochs done, and the fraction of the run in [0, 1]."""
@@ -42,29 +45,29 @@ class Task(Protocol):
         """Return the :class:`Embeddings` of a batch or chunk."""
 
     def loss(self, embeddings: Any) -> Tensor:
-        """Return the scalar loss of the result of :meth:`embed`."""
+        """Return the loss of what :meth:`embed` returned, a scalar."""
 
     def evaluate(self) -> Mapping[str, float]:
-        """Return the metrics of ``model`` by name. Must not change the random state."""
+        """Return the metrics of ``model`` by name. The random state must not change."""
 
     def save(self, folder: Path) -> None:
-        """Save ``model`` for users, replacing the files of the last save."""
+        """Save ``model`` for users; replace the files of the last save."""
 
 
 @dataclass(kw_only=True)
 class Run:
-    """A task and how to train it.
+    """A task, and how to train it.
 
     Attributes:
-        task: the model and its loss.
+        task: the task.
         samples: the number of training samples.
-        options: all options of the run; a resumed run must have the same.
+        options: all options of the run, which a resumed run must have too.
         data_id: identifies the content of the training data, such as a checksum.
-        record: of the run, which grows while it trains.
-        make_optimizer: makes the optimizer of a network; None is AdamW.
+        record: the record of the run, which is filled during training.
+        make_optimizer: makes the optimizer for a network; None for AdamW.
         best_metric: the metric that selects the best model; None selects the last model.
-        has_collapsed: tells whether the embeddings of all samples have become one; such a model
-            replaces no saved one.
+        has_collapsed: returns whether the embeddings of all samples have become equal. Such a model
+            does not replace a saved one.
     """
 
     task: Task

@@ -53,9 +53,9 @@ class Trainer:
 
     Args:
         run: the task and how to train it.
-        settings: of the loop.
-        accelerator: made by :func:`~dystress_text.training.accelerator.make_accelerator`.
-        folder: of the run; None for ``settings.output_dir``.
+        settings: the settings of the loop.
+        accelerator: the result of :func:`~dystress_text.training.accelerator.make_accelerator`.
+        folder: the folder of the run; None for ``settings.output_dir``.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class Trainer:
         self._pending: list[Tensor] = []
 
     def fit(self) -> TrainingState:
-        """Train to the end, save the best model, and return the final state.
+        """Train to the end; save the best model; return the final state.
 
         Raises:
-            DataError: a sample is damaged; a checkpoint of the last step was saved.
+            DataError: a sample is damaged. A checkpoint of the last step was saved.
             TrainingError: the loss is not finite, a file cannot be written, or another process
                 ended.
-            Interrupted: SIGTERM or Ctrl-C, after a checkpoint was saved.
+            Interrupted: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
         """
         try:
             return self._fit()
@@ -123,7 +123,7 @@ class Trainer:
 
     @contextmanager
     def naming_saved_model(self) -> Iterator[None]:
-        """Turn any failure of what follows a step into one line that names the saved model."""
+        """Turn any failure after a step into one line that names the saved model."""
         try:
             yield
         except ParameterError:  # of an upload, which names the folder itself
@@ -132,9 +132,9 @@ class Trainer:
             raise self._failure(f"{type(error).__name__}: {reason_of(error)}") from error
 
     def close(self) -> None:
-        """Free the prepared model before the process group ends, else gloo's destructor hangs.
+        """End the trackers, and free the prepared model.
 
-        Then end the trackers.
+        If the process group ended before the model is freed, gloo's destructor would hang.
         """
         self.model = self.task.model
         self.accelerator.free_memory()
@@ -169,7 +169,7 @@ class Trainer:
         return state
 
     def _resume(self, folder: Path) -> None:
-        """Load a checkpoint, and remove what was logged after it."""
+        """Load a checkpoint, and remove later lines from the logs."""
         self._checkpoints.load(folder)
         step = self.state.step
         self.scheduler.last_epoch = step - 1
@@ -180,7 +180,7 @@ class Trainer:
     # ---- a step
 
     def _batches(self, start: int) -> Iterator[list[list[Batch]]]:
-        """Yield the micro-batches of each step from ``start`` on, each as a list of chunks."""
+        """Yield the batches of each step, from ``start`` on; a batch is a list of chunks."""
         accumulation = self.settings.gradient_accumulation_steps
         size = self.order.batch_size // self.order.world_size
         chunk = self.settings.grad_cache_chunk or size
@@ -226,7 +226,7 @@ class Trainer:
         self.scheduler.step()
 
     def _backward(self, chunks: list[Batch]) -> Tensor:
-        """Accumulate the gradient of a batch, and return its loss."""
+        """Accumulate the gradient of a batch; return its loss."""
         task = self.task
         if len(chunks) > 1:
             return backward_in_chunks(task.embed, task.loss, self.model, chunks, self.accelerator)
@@ -235,7 +235,7 @@ class Trainer:
         return loss.detach()
 
     def _after_step(self, stop: StopSignals, bar: tqdm[Any]) -> None:
-        """Log, evaluate, save and stop if due."""
+        """Log, evaluate, save and stop as the settings say."""
         settings = self.settings
         state = self.state
         last = state.step == self.total_steps
@@ -267,7 +267,7 @@ class Trainer:
     # ---- losses and logs
 
     def _read_losses(self) -> None:
-        """Read what the steps since the last call left on the device; log similarities.
+        """Read the losses since the last call from the device; log similarities.
 
         Raises:
             TrainingError: a loss is not finite.
@@ -301,7 +301,7 @@ class Trainer:
         return batches * self.order.batch_size / max(self.state.train_seconds, 1e-9)
 
     def _log_losses(self) -> str:
-        """Log the mean loss since the last log line, and return it as text."""
+        """Log the mean loss since the last line of the log; return it as text."""
         losses = self.state.losses
         loss = sum(losses) / len(losses) if losses else math.nan
         losses.clear()
@@ -314,7 +314,7 @@ class Trainer:
         return f"loss {loss:.4f}, {self.samples_per_second:,.0f} samples/s"
 
     def _log(self, values: Mapping[str, float]) -> None:
-        """Write values of this step to the log and the tracker, on the main process."""
+        """Write values of this step to the log and to the tracker, on the main process."""
         if self.accelerator.is_main_process:
             self.accelerator.log(dict(values), step=self.state.step)
             append(self.folder / LOG, self.state.step, values)
@@ -322,7 +322,7 @@ class Trainer:
     # ---- the best model
 
     def _check_and_save(self) -> None:
-        """Raise if a weight is not finite; save the last model, so that any run leaves one."""
+        """Save the last model, so that every run leaves one; raise if a weight is not finite."""
         weights = [parameter.detach() for parameter in self.task.model.parameters()]
         if not get_total_norm(weights, norm_type=math.inf).isfinite():  # NaN if one is
             step = self.state.step
@@ -331,7 +331,7 @@ class Trainer:
             self._save()
 
     def _evaluate(self) -> None:
-        """Evaluate the model, and save it if it is the best by the metric."""
+        """Evaluate the model; save it if its metric is the best so far."""
         state = self.state
         name = self.run.best_metric
         metrics = dict(self.task.evaluate())
@@ -350,7 +350,9 @@ class Trainer:
         value = metrics.get(name, math.nan)
         best = state.best_metric
         if best is None and math.isnan(value):
-            raise TrainingError(f"no finite {name}, as if embeddings were equal or not finite")
+            raise TrainingError(
+                f"{name} is not finite: all embeddings are equal, or some are not finite"
+            )
         if best is None or value > best:
             if state.best_step != state.step:
                 self._save()
@@ -376,12 +378,12 @@ class Trainer:
 
 
 def _due(step: int, every: int) -> bool:
-    """Return whether an action every ``every`` steps, 0 for never, is due."""
+    """Return whether an action that happens every ``every`` steps is due; 0 means never."""
     return every > 0 and step % every == 0
 
 
 def _optimizer_of(run: Run, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """Return the optimizer of the network and, without weight decay, of the loss's parameters."""
+    """Return the optimizer for the network and the parameters of the loss, which do not decay."""
     if run.make_optimizer is not None:
         optimizer = run.make_optimizer(run.task.model)
     else:
@@ -397,7 +399,7 @@ def _optimizer_of(run: Run, settings: TrainingSettings) -> torch.optim.Optimizer
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the parameter groups: biases and normalisation layers have no weight decay."""
+    """Return parameter groups: biases and normalisation layers have no weight decay."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     return [
         {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},

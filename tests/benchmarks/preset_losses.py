@@ -1,6 +1,7 @@
 """Train five steps with each preset by this checkout and by a revision of the history.
 
     python tests/benchmarks/preset_losses.py 09c32fa
+    python tests/benchmarks/preset_losses.py 09c32fa text   # or images
 
 The presets are those of the old revision. Encoder, data and batch are small in both, so that a CPU
 does it in minutes; the loss, the optimiser and its schedule are the preset's. The losses must be
@@ -47,18 +48,25 @@ PROGRAMS = {
     "text": ("dystress_text.programs.train", "dystress_text.finetuning.presets", TEXT),
     "images": ("vision.train", "vision.pretraining.presets", IMAGES),
 }
+EARLIER = {"dystress_text.finetuning.presets": "dystress_text.config.presets"}
 LIST = """
-import json
-from {} import PRESETS
+import importlib, json
+try:
+    module = importlib.import_module("{0}")
+except ModuleNotFoundError:
+    module = importlib.import_module("{1}")
+PRESETS = module.PRESETS
 print(json.dumps({{name: preset.settings for name, preset in PRESETS.items()}}))
 """
 
 
-def presets(root: Path) -> dict[str, list[str]]:
+def presets(root: Path, kinds: list[str]) -> dict[str, list[str]]:
     """Return the command line of each preset of a checkout, by program and name."""
     lines = {}
-    for kind, (_, module, options) in PROGRAMS.items():
-        for name, settings in json.loads(_python(root, ["-c", LIST.format(module)])).items():
+    for kind in kinds:
+        _, module, options = PROGRAMS[kind]
+        listing = LIST.format(module, EARLIER.get(module, module))
+        for name, settings in json.loads(_python(root, ["-c", listing])).items():
             line = [f"--preset={name}", *options]
             if kind == "text":
                 supervised = "supervised" in settings
@@ -113,13 +121,13 @@ def losses_of(root: Path, lines: dict[str, list[str]]) -> dict[str, object]:
     return dict(map(json.loads, output.splitlines()))
 
 
-def main(revision: str) -> int:
+def main(revision: str, *kinds: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(
             ["git", "archive", revision], cwd=ROOT, stdout=subprocess.PIPE, check=True
         ).stdout
         subprocess.run(["tar", "x", "-C", folder], input=archive, check=True)
-        lines = presets(Path(folder))
+        lines = presets(Path(folder), list(kinds or PROGRAMS))
         before = losses_of(Path(folder), lines)
     after = losses_of(ROOT, lines)
     different = [name for name in lines if before[name] != after.get(name)]

@@ -44,9 +44,9 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from dystress_text import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.finetuning.corpus import load_corpus
-from dystress_text.finetuning.initial_model import InitialModel, load_initial_model
+from dystress_text.finetuning.initial_model import TextModel, load_initial_model
 from dystress_text.finetuning.settings import TextSettings
-from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.task import TextTask
 from dystress_text.finetuning.texts import plain_text
 from dystress_text.io.paths import EMBEDDED
 from dystress_text.io.text_lines import CorpusReport, open_text, read_sentences
@@ -86,15 +86,13 @@ def random_bert(
     return str(folder)
 
 
-def engine(
-    initial: InitialModel, text: Path, settings: TrainingSettings
-) -> tuple[Trainer, SimcseTask]:
+def engine(initial: TextModel, text: Path, settings: TrainingSettings) -> tuple[Trainer, TextTask]:
     """Return this package's trainer with the paper's loss on a file of sentences, and its task."""
     cache = Path(settings.output_dir) / "cache"
     reader = TextReader(initial.embedder.model, LENGTH)
     corpus = load_corpus(plain_text(text), reader, cache_dir=cache)
     loss = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4))
-    task = SimcseTask(initial, corpus, loss)
+    task = TextTask(initial, corpus, loss)
     task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
     run = Run(task=task, samples=len(corpus))
     return Trainer(run, settings, make_accelerator(settings)), task

@@ -100,3 +100,12 @@ def test_damaged_lines_are_refused_with_their_number(tmp_path, damaged):
     with pytest.raises(UserError, match="line 3 "):
         open_results(file)
     assert file.read_text() == content
+
+
+@pytest.mark.parametrize("content", [b"notes\nwithout a last line feed", b"\x08\xff{", b'{"a": 1}'])
+def test_another_file_stays_as_it_is(tmp_path, content):
+    file = tmp_path / "notes.txt"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"notes\.txt"):
+        open_results(file)
+    assert file.read_bytes() == content

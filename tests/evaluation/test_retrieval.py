@@ -15,7 +15,6 @@ from sentence_transformers.evaluation import InformationRetrievalEvaluator
 from sentence_transformers.models import Router, StaticEmbedding
 
 from dystress_text.errors import DataError, UserError
-from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.evaluators import RetrievalEvaluator, build_evaluators
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.results import read_results
@@ -26,6 +25,7 @@ from dystress_text.evaluation.retrieval import (
     read_collections,
 )
 from dystress_text.evaluation.settings import EvaluationSettings
+from dystress_text.evaluation.text_encoder import TextEncoder
 from dystress_text.programs.evaluate import main
 
 
@@ -160,7 +160,7 @@ def test_a_model_with_bm25_adds_z_scores(tmp_path, monkeypatch, similarity):
     found = []
     for query, columns in zip(collection.queries, ranking, strict=True):
         found.append(by_loop([names[i] for i in columns], collection.relevant[query])["nDCG@10"])
-    monkeypatch.setattr("dystress_text.evaluation.embedder.SIMILARITIES_AT_ONCE", 400)
+    monkeypatch.setattr("dystress_text.evaluation.text_encoder.SIMILARITIES_AT_ONCE", 400)
     figures = RetrievalEvaluator(collection).figures(TextEncoder(model))
     assert figures["nDCG@10 with BM25"] == pytest.approx(100 * np.mean(found))
     assert figures["nDCG@10 with BM25"] != pytest.approx(figures["nDCG@10"])
@@ -233,8 +233,8 @@ def test_similarities_of_large_collections_are_computed_in_blocks(tmp_path, monk
     collection = read_collection(make_collection(tmp_path / "made"))
     encoder = TextEncoder(build_model("bert"))
     expected = collection.scores(encoder)
-    monkeypatch.setattr("dystress_text.evaluation.embedder.DOCUMENTS_AT_ONCE", 7)
-    monkeypatch.setattr("dystress_text.evaluation.embedder.SIMILARITIES_AT_ONCE", 400)
+    monkeypatch.setattr("dystress_text.evaluation.text_encoder.DOCUMENTS_AT_ONCE", 7)
+    monkeypatch.setattr("dystress_text.evaluation.text_encoder.SIMILARITIES_AT_ONCE", 400)
     assert collection.scores(encoder) == expected
 
 

@@ -137,7 +137,7 @@ def test_cache_key(tmp_path, text_file, monkeypatch):
     assert isinstance(again.content, np.memmap)
     assert np.array_equal(made.content, again.content)
     assert made.report == again.report
-    assert sorted(again.some) == sorted(text_file.read_text().splitlines())  # up to 2,000
+    assert sorted(again.sampled_texts) == sorted(text_file.read_text().splitlines())  # up to 2,000
 
 
 @pytest.mark.filterwarnings("ignore:model_name_or_path")  # the numbers
@@ -152,13 +152,13 @@ def test_some_sentences_are_drawn_while_the_text_is_tokenised(tmp_path):
             yield f"the dog {number}\n".encode()
 
     text = TrainingText("rows", "row", ("anchor", "positive"), lines)
-    first = load_corpus(text, text_reader(9), cache_dir=tmp_path / "a").some
+    first = load_corpus(text, text_reader(9), cache_dir=tmp_path / "a").sampled_texts
     assert len(reads) == 2  # the checksum, the tokens
     numbers = np.array([int(sentence.removeprefix("the cat ")) for sentence in first])
     assert len(set(numbers)) == 2_000
     shares = np.histogram(numbers, 4, (0, 8_000))[0] / 2_000
     np.testing.assert_allclose(shares, 0.25, atol=0.05)  # five standard deviations
-    assert load_corpus(text, text_reader(9), cache_dir=tmp_path / "b").some == first
+    assert load_corpus(text, text_reader(9), cache_dir=tmp_path / "b").sampled_texts == first
 
 
 @pytest.mark.parametrize("name", ["tokens.bin", "arrays.npz", "metadata.json"])

@@ -13,7 +13,7 @@ from sentence_transformers.base.evaluation import SentenceEvaluator
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 
 import dystress_text as dt
-from dystress_text.evaluation.embedder import TextEncoder
+from dystress_text.evaluation.text_encoder import TextEncoder
 from dystress_text.finetuning.corpus import TokenCroppedCorpus, load_corpus, title_lengths
 from dystress_text.finetuning.crops import Crops
 from dystress_text.finetuning.settings import TextSettings

@@ -18,7 +18,7 @@ from sentence_transformers.sentence_transformer.modules import (
 from simcse_cases import SENTENCES, by_hand, close, simcse_folder
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.embedder import load_model
+from dystress_text.evaluation.text_encoder import load_model
 from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.finetuning.settings import TextSettings
 from dystress_text.models.embedder import can_pack, encode

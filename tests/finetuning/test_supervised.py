@@ -15,7 +15,7 @@ from dystress_text.finetuning.corpus import load_corpus
 from dystress_text.finetuning.holdout import RECALL
 from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.finetuning.settings import TextSettings
-from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.task import TextTask
 from dystress_text.finetuning.texts import training_text
 from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.losses import InfoNCELoss, ShiftedCosineTemperature
@@ -52,7 +52,7 @@ def test_batch_of_rows(tiny_bert, tmp_path, columns, packing):
     initial = load_initial_model(settings)
     set_dropout(initial.embedder, 0.0)
     corpus = load_corpus(training_text(settings), text_reader(32, model=initial.model))
-    task = SimcseTask(initial, corpus, objective, packed=packing)
+    task = TextTask(initial, corpus, objective, packed=packing)
     assert len(task.corpus) == len(ROWS)
     rows = np.array([5, 0, 7])
     embeddings = task.embed(task.model.train(), task.load(rows, 0))
@@ -98,7 +98,7 @@ def static_task(folder, rows):
     data = prepare_data(text, initial, settings)
     distinct = list(dict.fromkeys(row[:3] for row in rows))
     assert len(data.corpus) == len(distinct)
-    return SimcseTask(initial, data.corpus, settings.loss), distinct
+    return TextTask(initial, data.corpus, settings.loss), distinct
 
 
 def loss_of_all(task):
@@ -108,7 +108,7 @@ def loss_of_all(task):
 
 def test_static_loss_is_that_of_sentence_transformers(tmp_path):
     task, rows = static_task(tmp_path, ROWS[:6])
-    model = task.initial.model
+    model = task.text_model.model
     features = [model.preprocess(list(texts)) for texts in zip(*rows, strict=True)]
     expected = MultipleNegativesRankingLoss(model, scale=20)(features, None)
     found = loss_of_all(task)
@@ -120,7 +120,7 @@ def test_rows_with_an_equal_text_are_no_negatives_of_each_other(tmp_path):
     task, rows = static_task(tmp_path, [*ROWS, ("a new anchor", ROWS[0][1], "the dog ran", "")])
     anchors, positives, negatives = zip(*rows, strict=True)
     assert len(set(anchors)) < len(rows)
-    encode = task.initial.model.encode
+    encode = task.text_model.model.encode
     candidates = encode([*positives, *negatives], convert_to_tensor=True)
     logits = encode(list(anchors), convert_to_tensor=True) @ candidates.T / 0.05
     for i in range(len(rows)):

@@ -18,7 +18,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from dystress_text.evaluation.evaluators import EvaluatorList
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.finetuning.measures import RunMeasures
-from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.task import TextTask
 from dystress_text.losses.diagnosis import BINS
 from dystress_text.models.static import table_of
 from dystress_text.programs.train import main
@@ -122,7 +122,7 @@ def test_a_collapse_is_said_and_does_not_replace_a_saved_model(
 ):
     """All parameters of the last layer that tell texts apart become 0 at an evaluation."""
     evaluations = []
-    evaluate = SimcseTask.evaluate
+    evaluate = TextTask.evaluate
 
     def collapsing(task):
         evaluations.append(1)
@@ -132,7 +132,7 @@ def test_a_collapse_is_said_and_does_not_replace_a_saved_model(
             torch.nn.init.ones_(norm.bias)
         return {"score": float(len(evaluations))} | evaluate(task)
 
-    monkeypatch.setattr(SimcseTask, "evaluate", collapsing)
+    monkeypatch.setattr(TextTask, "evaluate", collapsing)
     monkeypatch.setattr(EvaluatorList, "best_metric", lambda *_: "score")
     assert main([*flags, "--pooler_type=avg"]) == 0
     printed = capsys.readouterr().out
@@ -150,10 +150,10 @@ def test_the_collapse_of_a_hybrids_trained_part_is_said(text_file, tmp_path, mon
     build_model("bert", "avg").save(str(tmp_path / "dense"))
 
     def collapsing(task):
-        table_of(task.initial.embedder.model).data.fill_(1.0)
+        table_of(task.text_model.embedder.model).data.fill_(1.0)
         return {}
 
-    monkeypatch.setattr(SimcseTask, "evaluate", collapsing)
+    monkeypatch.setattr(TextTask, "evaluate", collapsing)
     options = [f"--train_file={text_file}", "--preset=own-text", "--max_steps=1", "--dim=8"]
     options += [f"--hybrid={tmp_path / 'dense'}", "--train_batch_size=8"]
     assert main([*options, f"--output_dir={tmp_path / 'out'}"]) == 0

@@ -16,7 +16,7 @@ from dystress_text.errors import ParameterError
 from dystress_text.finetuning.corpus import load_corpus
 from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.finetuning.settings import TextSettings
-from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.task import TextTask
 from dystress_text.finetuning.texts import plain_text
 from dystress_text.losses import InfoNCELoss
 from dystress_text.models.masked_lm import TokenMasking, load_lm_head
@@ -55,7 +55,7 @@ def test_loss_equals_transformers(checkpoint, text_file, packed):
     table = embedder.model[0].model.get_input_embeddings().weight
     assert any(p is table for p in embedder.lm_head.parameters())  # it learns with the encoder
     corpus = load_corpus(plain_text(text_file), text_reader(16, model=initial.model))
-    task = SimcseTask(
+    task = TextTask(
         initial,
         corpus,
         InfoNCELoss(0.05),
@@ -85,15 +85,15 @@ def test_masking(corpus):
     masking = TokenMasking(tokenizer, 0.15, seed=1)
     found = masking(batch, samples)
     ids = batch["token_ids"]
-    hidden = found["masked_indices"]
-    assert torch.equal(ids[hidden], found["masked_tokens"])
+    masked = found["masked_indices"]
+    assert torch.equal(ids[masked], found["masked_tokens"])
     special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
-    assert not special[hidden].any()
+    assert not special[masked].any()
     usable = int((~special).sum())
     share = int(found["masked_count"]) / usable
     assert abs(share - 0.15) < 4 * math.sqrt(0.15 * 0.85 / usable)
     restored = found["masked_ids"].clone()
-    restored[hidden] = ids[hidden]
+    restored[masked] = ids[masked]
     assert torch.equal(restored, ids)
     again = masking(batch, samples)["masked_ids"]
     assert torch.equal(again, found["masked_ids"])  # as after a resumption
@@ -109,7 +109,7 @@ def test_processes_share_the_mean_over_masked_tokens(tiny_bert, corpus):
 
     def work(gather):
         objective = InfoNCELoss(0.1, gather=gather)
-        task = SimcseTask(initial, corpus, objective, masking=masking, mlm_weight=0.5)
+        task = TextTask(initial, corpus, objective, masking=masking, mlm_weight=0.5)
         own = slice(gather.rank, gather.rank + 1)
         rows = slice(2 * gather.rank, 2 * gather.rank + 2)
         return task.loss(Embeddings((first[rows], second[rows]), (totals[own], counts[own])))

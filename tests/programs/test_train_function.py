@@ -107,11 +107,9 @@ def test_it_trains_in_any_mode_of_the_caller(mode, loss, options, tmp_path):
 
 
 @pytest.mark.parametrize("module", [torch, np])
-@pytest.mark.parametrize(
-    "place", ["fine_tuning.prepare_data", "fine_tuning.Trainer._step", "fine_tuning.write_card"]
-)
+@pytest.mark.parametrize("place", ["prepare_data", "Trainer._step", "write_card"])
 def test_too_little_memory_is_one_line(module, place, options, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(f"dystress_text.programs.{place}", lambda *_: module.empty(10**15))
+    monkeypatch.setattr(f"dystress_text.finetuning.run.{place}", lambda *_: module.empty(10**15))
     words = [f"--{name}={value}" for name, value in options.items()]
     assert main([*words, f"--output_dir={tmp_path / 'out'}"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]

@@ -8,8 +8,8 @@ import torch
 from conftest import reset_accelerator, set_dropout
 from model_cases import build_model
 
-from dystress_text.finetuning.initial_model import InitialModel, new_head
-from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.initial_model import TextModel, new_head
+from dystress_text.finetuning.task import TextTask
 from dystress_text.losses import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.models.embedder import Embedder
 from dystress_text.training.accelerator import make_accelerator
@@ -18,7 +18,7 @@ from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
 
-class ScriptedTask(SimcseTask):
+class ScriptedTask(TextTask):
     """A task with given scores that counts how often it is saved."""
 
     scores = iter(())
@@ -41,7 +41,7 @@ def make_task(corpus, dropout=0.0, objective=None):
     set_dropout(transformer, dropout)
     transformer.config.attention_probs_dropout_prob = dropout
     head = new_head(transformer)
-    initial = InitialModel(Embedder(model, head), model, model, "cls", [])
+    initial = TextModel(Embedder(model, head), model, model, "cls", [])
     task = ScriptedTask(initial, corpus, objective or InfoNCELoss(SHIFTED))
     task.scores = None
     return task

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.task import TextTask
 from dystress_text.programs.train import main
 from dystress_text.training.accelerator import make_accelerator, peak_memory
 from dystress_text.training.global_state import restored_global_state
@@ -24,21 +24,21 @@ def test_kernels(deterministic, tmp_path):
 
 def test_text_is_trained_in_fp32(tiny_run, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    embed = SimcseTask.embed
+    embed = TextTask.embed
     allowed = set()
 
     def watched(self, model, batch):
         allowed.add(torch.backends.cudnn.allow_tf32)
         return embed(self, model, batch)
 
-    monkeypatch.setattr(SimcseTask, "embed", watched)
+    monkeypatch.setattr(TextTask, "embed", watched)
     assert main([*tiny_run, f"--output_dir={tmp_path}", "--max_steps=1", "--eval_steps=0"]) == 0
     assert allowed == {False}
     assert torch.backends.cudnn.allow_tf32
 
 
 def test_full_device_is_one_line(tiny_run, tmp_path, monkeypatch, capsys):
-    embed = SimcseTask.embed
+    embed = TextTask.embed
     calls = []
 
     def failing(self, model, batch):
@@ -47,7 +47,7 @@ def test_full_device_is_one_line(tiny_run, tmp_path, monkeypatch, capsys):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return embed(self, model, batch)
 
-    monkeypatch.setattr(SimcseTask, "embed", failing)
+    monkeypatch.setattr(TextTask, "embed", failing)
     flags = ["--max_steps=8", "--save_steps=2", "--eval_steps=0", f"--output_dir={tmp_path}"]
     assert main([*tiny_run, *flags]) == 2
     line = capsys.readouterr().err.strip().split("\n")[-1]

@@ -6,7 +6,7 @@ from meta_cases import META, leave_autocast_out, step, to_meta
 
 from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.initial_model import load_initial_model
-from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.task import TextTask
 from dystress_text.finetuning.texts import training_text
 from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.models.masked_lm import TokenMasking
@@ -38,7 +38,7 @@ def meta_run(tiny_run, folder, *more):
     initial = load_initial_model(settings.text, settings.given, text)
     data = prepare_data(text, initial, settings)
     masking = TokenMasking(initial.model.tokenizer) if settings.text.do_mlm else None
-    task = SimcseTask(initial, data.corpus, settings.loss, masking=masking)
+    task = TextTask(initial, data.corpus, settings.loss, masking=masking)
     to_meta(task)
     return task, settings.training
 

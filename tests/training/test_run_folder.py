@@ -30,6 +30,9 @@ def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in files}
 
 
+OLD_RESULTS = ("results.jsonl", "vision-cifar10.json")  # the second as 0.2 wrote it
+
+
 @pytest.fixture(scope="module")
 def finished(tiny_run, tmp_path_factory):
     """A finished run with files of its user, and its arguments."""
@@ -37,7 +40,8 @@ def finished(tiny_run, tmp_path_factory):
     flags = [*tiny_run, "--save_steps=0"]
     assert main([*flags, f"--output_dir={folder}"]) == 0
     (folder / "mine.txt").write_text("mine")
-    (folder / "results.jsonl").write_text("{}")
+    for name in OLD_RESULTS:
+        (folder / name).write_text("{}")
     return folder, flags
 
 
@@ -159,7 +163,7 @@ def test_replacement_is_resumed(finished, out, tmp_path, monkeypatch, capsys):
     model = "model.safetensors"
     assert (out / model).read_bytes() == (tmp_path / "new" / model).read_bytes()
     assert (out / "mine.txt").read_text() == "mine"
-    assert not (out / "results.jsonl").exists()  # of the old model
+    assert not any((out / name).exists() for name in OLD_RESULTS)
     assert not (out / REPLACING).exists()
     assert read_record(out).state == "finished"
 
@@ -170,7 +174,7 @@ def test_swap_killed_at_any_change_is_completed(finished, out, monkeypatch):
     (new / "model.safetensors").write_bytes(b"new")
     (new / "checkpoint-4").mkdir()
     (new / "checkpoint-4" / "file").write_text("new")
-    for name in ("mine.txt", "results.jsonl"):  # of the user, of the old model
+    for name in ("mine.txt", *OLD_RESULTS):
         (new / name).unlink()
     wanted = content(new) | {Path("mine.txt"): b"mine"}
     for changes in range(100):

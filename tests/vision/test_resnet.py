@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoImageProcessor, AutoModel
 from vision_cases import as_float, noise, tiny_encoder
 
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError, UserError
 from vision.data.loading import load_images
 from vision.evaluation.features import image_features
 from vision.export import main as export
@@ -81,6 +81,12 @@ def test_features_are_a_plain_resnets(architecture, stem, blocks):
         expected = plain_resnet(images, torchvision_names(encoder), blocks, stem == "cifar")
         found = encoder.features(images)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * expected.abs().max())
+
+
+@pytest.mark.parametrize("wrong", [{"stem": "Cifar"}, {"out_dim": 0}])
+def test_unknown_parts_are_refused(wrong):
+    with pytest.raises(ParameterError, match=next(iter(wrong))):
+        build_encoder(**wrong)
 
 
 @pytest.mark.parametrize("stem", ["cifar", "imagenet"])

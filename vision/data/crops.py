@@ -33,11 +33,10 @@ class Crops:
     height: Tensor
     flip: Tensor
 
-    def boxes(self) -> list[list[int]]:
+    def boxes(self) -> list[tuple[int, int, int, int]]:
         """Return left, top, right and bottom of each crop."""
         sides = (self.left, self.top, self.left + self.width, self.top + self.height)
-        boxes: list[list[int]] = torch.stack(sides, dim=1).int().tolist()
-        return boxes
+        return list(zip(*(side.int().tolist() for side in sides), strict=True))
 
 
 def draw_crops(

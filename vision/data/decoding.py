@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from dystress_text.errors import DataError, reason_of
@@ -19,15 +19,6 @@ from vision.resnet import Square
 
 MANY_PIXELS = 2_000_000
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
-_TURNS = {  # by EXIF's orientation, which is 1 for upright pictures
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 def decode(source: bytes | Path, origin: str = "an image", enough: float = math.inf) -> Image.Image:
@@ -53,20 +44,15 @@ def decode(source: bytes | Path, origin: str = "an image", enough: float = math.
             shrink = max(1.0, math.sqrt(pixels) / enough)
             image.draft(None, (math.ceil(image.width / shrink), math.ceil(image.height / shrink)))
         image.load()
-        turn = None
         with suppress(Exception):  # damaged EXIF raises several kinds; the pixels may be intact
-            turn = _TURNS.get(image.getexif()[ExifTags.Base.Orientation])
+            ImageOps.exif_transpose(image, in_place=True)
         if image.mode.startswith("I"):
             upper = (np.asarray(image) >> 8).astype(np.uint8)
-            picture = Image.fromarray(upper).convert("RGB")
-        elif image.has_transparency_data:
+            return Image.fromarray(upper).convert("RGB")
+        if image.has_transparency_data:
             ground = Image.new("RGBA", image.size, (*BACKGROUND, 255))
-            picture = Image.alpha_composite(ground, image.convert("RGBA")).convert("RGB")
-        else:
-            picture = image.convert("RGB")
-        if turn is not None:
-            picture = picture.transpose(turn)
-        return picture
+            return Image.alpha_composite(ground, image.convert("RGBA")).convert("RGB")
+        return image.convert("RGB")
 
 
 def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int]:
@@ -78,19 +64,6 @@ def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int
 def pixels_of(picture: Image.Image) -> Tensor:
     """Return an RGB picture as uint8 (3, height, width)."""
     return torch.from_numpy(np.asarray(picture).transpose(2, 0, 1).copy())
-
-
-def cut_box(picture: Image.Image, size: int, box: Sequence[int]) -> Image.Image:
-    """Cut a box out of the picture, then resize it, bilinear and filtered, as torchvision does.
-
-    Args:
-        picture: as RGB.
-        size: side of the result, in pixels.
-        box: left, top, right, bottom.
-    """
-    left, top, right, bottom = box
-    part = picture.crop((left, top, right, bottom))
-    return part.resize((size, size), Image.Resampling.BILINEAR)
 
 
 def cut_square(picture: Image.Image, square: Square) -> Image.Image:
@@ -135,10 +108,9 @@ def pixel_limit(most: int | None) -> Iterator[None]:
 @contextmanager
 def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
     """Open a picture; any failure inside the context is a fault of the file."""
-    name = origin
     file: Path | io.BytesIO
     if isinstance(source, Path):
-        name = str(source)
+        origin = str(source)
         file = source
     else:
         file = io.BytesIO(source)
@@ -151,9 +123,9 @@ def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
     except Image.DecompressionBombError as error:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         reason = f"has more than {limit:,} pixels; max_pixels allows more"
-        raise DataError(f"{name} {reason}") from error
+        raise DataError(f"{origin} {reason}") from error
     except Exception as error:  # each format's reader raises other errors for damage
         reason = reason_of(error)
         if "cannot identify" in reason:
             reason = "not an image, or of an unknown format"
-        raise DataError(f"{name} cannot be decoded: {reason}") from error
+        raise DataError(f"{origin} cannot be decoded: {reason}") from error

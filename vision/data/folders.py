@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ SPLITS = {
     "train": ("train", "training"),
     "test": ("test", "testing", "val", "valid", "validation", "eval", "evaluation", "dev"),
 }
+SPLIT_NAMES = {name for names in SPLITS.values() for name in names}
 # hidden files of file browsers, network disks and archives without a leading dot
 _SYSTEM_NAMES = {
     "__macosx", "icon\r", "thumbs.db", "ehthumbs.db", "desktop.ini", "lost+found", "@eadir",
@@ -30,9 +31,20 @@ def folder_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and _is_read(path))
 
 
-def image_names(folder: Path) -> list[str]:
-    """Return the sorted names of the images in a folder itself."""
-    return sorted(path.name for path in folder.iterdir() if _is_image(path))
+def names_of_split(
+    names: Iterable[str], split: str, word_of: Callable[[str], str] = str.casefold
+) -> list[str]:
+    """Return the names whose word is one of a split, the preferred one first."""
+    known = SPLITS[split]
+    alike = [name for name in names if word_of(name) in known]
+    return sorted(alike, key=lambda name: known.index(word_of(name)))
+
+
+def files_in(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the sorted images in a folder itself, and its other visible files."""
+    files = [path for path in sorted(folder.iterdir()) if not path.is_dir()]
+    others = [path for path in files if not (_is_image(path) or _is_hidden(path.name))]
+    return [*filter(_is_image, files)], others
 
 
 def files_below(folder: Path) -> tuple[list[Path], list[Path]]:

@@ -38,9 +38,9 @@ class ImageFiles:
             return f"{self.origin}, row {stored_row}"
         return str(self.contents[stored_row])
 
-    def subset(self, rows: Sequence[int]) -> ImageFiles:
+    def subset(self, rows: NDArray[np.int64]) -> ImageFiles:
         """Return the files at ``rows``, in that order."""
-        return replace(self, rows=self.rows[np.asarray(rows, dtype=np.int64)])
+        return replace(self, rows=self.rows[rows])
 
     def fingerprint(self) -> Iterable[bytes]:
         """Return the files' names, or the column's rows and the lengths of their content."""

@@ -16,7 +16,6 @@ class ImageData(DataSet):
 
     classes: int  # their number
     counts: Mapping[str, int]  # images by split, by the splits' names on disk
-    columns: tuple[str, str] = ("", "")  # of its parquet files: images and labels
     encoding: str = ""  # of its images, as Pillow names it
 
 
@@ -32,7 +31,6 @@ _SETS = (
         files=("plain_text/train-*.parquet", "plain_text/test-*.parquet"),
         classes=10,
         counts=_CIFAR,
-        columns=("img", "label"),
         encoding="PNG",
     ),
     ImageData(
@@ -43,7 +41,6 @@ _SETS = (
         files=("cifar100/train-*.parquet", "cifar100/test-*.parquet"),
         classes=100,
         counts=_CIFAR,
-        columns=("img", "fine_label"),
         encoding="PNG",
     ),
     ImageData(
@@ -54,7 +51,6 @@ _SETS = (
         files=("data/train-*.parquet", "data/valid-*.parquet"),
         classes=200,
         counts={"train": 100_000, "test": 10_000},
-        columns=("image", "label"),
         encoding="JPEG",
     ),
     ImageData(

@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -19,9 +19,9 @@ from PIL import Image
 from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.training.batches import prefetch
+from dystress_text.training.batches import Batch, prefetch
 from vision.data.crops import ASPECT, RandomCrop, draw_crops
-from vision.data.decoding import cut_box, cut_square, decode, pixels_of
+from vision.data.decoding import cut_square, decode, pixels_of
 from vision.data.image_files import ImageFiles
 from vision.resnet import Square
 
@@ -38,6 +38,7 @@ EVALUATION_CROP = 7 / 8  # 224 of 256
 _SAMPLE = 1000  # files that are decoded for mean and deviation
 _DECODERS = ThreadPoolExecutor(thread_name_prefix="decode")  # its threads start when it is used
 T = TypeVar("T")
+Kinds = Iterable[tuple[RandomCrop, int]]  # of crops, each with its number of crops of an image
 
 
 class NoAccuracyError(ParameterError):
@@ -45,8 +46,8 @@ class NoAccuracyError(ParameterError):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Split(ABC):
-    """A base class of image sets."""
+class ImageSet(ABC):
+    """A split of a data set."""
 
     name: str
     labels: Tensor | None = None  # (n,) int64
@@ -55,13 +56,15 @@ class _Split(ABC):
     corrupt: int = 0  # how many damaged images were left out or replaced
     files_id: str = ""  # a hash of the files' names and labels, before damaged ones were replaced
     notes: tuple[str, ...] = ()  # lines for the user about what is not read
+    files: ImageFiles | None = None  # None for drawn images
 
     @abstractmethod
     def __len__(self) -> int: ...
 
+    @property
     @abstractmethod
-    def _content(self, rows: Tensor) -> dict[str, Any]:
-        """Return the field that holds the images, by its name, reduced to ``rows``."""
+    def size(self) -> tuple[int, ...] | None:
+        """Return height and width, if all images have the same."""
 
     @abstractmethod
     def _fingerprint(self) -> Iterable[bytes | memoryview]:
@@ -70,6 +73,21 @@ class _Split(ABC):
     @abstractmethod
     def picture(self, row: int) -> Image.Image:
         """Return an image as RGB, at its own size."""
+
+    @abstractmethod
+    def to_crop(self, rows: NDArray[np.int64], kinds: Kinds, key: tuple[int, ...]) -> Batch:
+        """Return what random views of the images at ``rows`` are made of, on the CPU.
+
+        Args:
+            rows: of the images.
+            kinds: of crops, each with its number of crops of an image.
+            key: seeds the draws, together with the row: the same key gives the same crops, in any
+                batch and process.
+
+        Returns:
+            ``images``, uint8 (b, 3, height, width), to be cropped on the device; or for each kind
+            ``crops0`` and so on, uint8 (b, count, 3, size, size).
+        """
 
     def squares(self, rows: NDArray[np.int64], square: Square) -> Tensor:
         """Return the squares of the images at ``rows``, uint8 (b, 3, side, side), on the CPU."""
@@ -82,9 +100,13 @@ class _Split(ABC):
     def subset(self, indices: Sequence[int] | Tensor) -> Self:
         """Return the images at ``indices``, in that order."""
         rows = torch.as_tensor(indices, dtype=torch.long)
-        changed = self._content(rows)
-        if self.labels is not None:
-            changed["labels"] = self.labels[rows]
+        changed: dict[str, Any] = {}
+        for name in ("labels", "pixels"):
+            values = getattr(self, name, None)
+            if values is not None:
+                changed[name] = values[rows]
+        if self.files is not None:
+            changed["files"] = self.files.subset(rows.numpy())
         return replace(self, **changed)
 
     @property
@@ -138,29 +160,26 @@ class _Split(ABC):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DecodedImages(_Split):
+class DecodedImages(ImageSet):
     """Small images of one size, in memory."""
 
     pixels: Tensor  # (n, 3, height, width) uint8, on the CPU
-    files: ImageFiles | None = None  # what they were decoded from; None for drawn ones
 
     @property
     def size(self) -> tuple[int, ...]:
-        """Return height and width."""
-        return self.pixels.shape[2:]
+        return tuple(self.pixels.shape[2:])
 
     def __len__(self) -> int:
         return len(self.pixels)
-
-    def _content(self, rows: Tensor) -> dict[str, Any]:
-        files = None if self.files is None else self.files.subset(rows.tolist())
-        return {"pixels": self.pixels[rows], "files": files}
 
     def _fingerprint(self) -> Iterable[memoryview]:
         return [self.pixels.numpy().data]
 
     def picture(self, row: int) -> Image.Image:
         return Image.fromarray(self.pixels[row].permute(1, 2, 0).numpy())
+
+    def to_crop(self, rows: NDArray[np.int64], kinds: Kinds, key: tuple[int, ...]) -> Batch:
+        return {"images": self.pixels[torch.from_numpy(rows)]}
 
     def squares(self, rows: NDArray[np.int64], square: Square) -> Tensor:
         side = square.image_size
@@ -170,17 +189,14 @@ class DecodedImages(_Split):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class EncodedImages(_Split):
+class EncodedImages(ImageSet):
     """Images that threads decode batch by batch."""
 
-    files: ImageFiles
-    size: tuple[int, ...] | None = None  # height and width, if all images have the same
+    files: ImageFiles = field()  # always there
+    size: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.files)
-
-    def _content(self, rows: Tensor) -> dict[str, Any]:
-        return {"files": self.files.subset(rows.tolist())}
 
     def _fingerprint(self) -> Iterable[bytes]:
         return self.files.fingerprint()
@@ -196,21 +212,14 @@ class EncodedImages(_Split):
         except DataError as error:
             raise DataError(f"{error}; skip_corrupt leaves such images out") from error
 
+    def to_crop(self, rows: NDArray[np.int64], kinds: Kinds, key: tuple[int, ...]) -> Batch:
+        crops = self.crops(rows, [*kinds], key)
+        return {f"crops{kind}": of_kind for kind, of_kind in enumerate(crops)}
+
     def crops(
         self, rows: NDArray[np.int64], kinds: Sequence[tuple[RandomCrop, int]], key: tuple[int, ...]
     ) -> list[Tensor]:
-        """Return random crops of the whole images at ``rows``, half of them mirrored, on the CPU.
-
-        Args:
-            rows: of the images.
-            kinds: of crops, each with its number of crops of an image.
-            key: seeds the draws, together with the row: the same key gives the same crops, in any
-                batch and process.
-
-        Returns:
-            A tensor for each kind, uint8 (b, count, 3, size, size).
-        """
-
+        """Return random crops of the whole images at ``rows``, half of them mirrored, by kind."""
         # the smallest crops keep twice their views' side in a picture that is decoded smaller
         enough = max(2 * crop.size / math.sqrt(ASPECT[0] * crop.min_scale) for crop, _ in kinds)
 
@@ -221,17 +230,18 @@ class EncodedImages(_Split):
             views_by_kind = []
             for crop, count in kinds:
                 drawn = draw_crops(count, picture.height, picture.width, crop, generator=generator)
-                parts = [cut_box(picture, crop.size, box) for box in drawn.boxes()]
-                views = torch.stack([pixels_of(part) for part in parts])  # (count, 3, size, size)
+                size = (crop.size, crop.size)
+                parts = []
+                for box in drawn.boxes():
+                    part = picture.crop(box).resize(size, Image.Resampling.BILINEAR)
+                    parts.append(pixels_of(part))
+                views = torch.stack(parts)  # (count, 3, size, size)
                 flip = drawn.flip[:, None, None, None]
                 views_by_kind.append(torch.where(flip, views.flip(3), views))
             return views_by_kind
 
         by_image = _DECODERS.map(crops_of, rows.tolist())
         return [torch.stack(of_kind) for of_kind in zip(*by_image, strict=True)]
-
-
-ImageSet = DecodedImages | EncodedImages
 
 
 def square_of(images: ImageSet, side: int) -> Square:

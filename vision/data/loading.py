@@ -62,18 +62,18 @@ def load_images(
         if train_list is not None:
             raise ParameterError("train_list", f"{SHAPES} are drawn: there are no files to name")
         return make_shapes(split)
-    found = find_images(name_or_path, split, data_dir, train_list)
+    encoded = find_images(name_or_path, split, data_dir, train_list)
     if skip_corrupt:
-        found = _without_corrupt(found, keep_count)
-    step = math.ceil(len(found) / _SAMPLE)
-    sizes = {found.read(row, image_size) for row in range(0, len(found), step)}
+        encoded = _without_corrupt(encoded, keep_count)
+    step = math.ceil(len(encoded) / _SAMPLE)
+    sizes = {encoded.read(row, image_size) for row in range(0, len(encoded), step)}
     if len(sizes) > 1:
-        return found
+        return encoded
     (size,) = sizes
-    found = replace(found, size=size)
-    if min(size) > min(SMALL, 2 * input_size) or len(found) * 3 * math.prod(size) > MEMORY:
-        return found
-    return _decoded(found, size)
+    encoded = replace(encoded, size=size)
+    if min(size) > min(SMALL, 2 * input_size) or len(encoded) * 3 * math.prod(size) > MEMORY:
+        return encoded
+    return _decoded(encoded, size)
 
 
 def load_test(
@@ -101,6 +101,8 @@ def load_test(
     if len(torch.unique(train.targets)) < 2:
         raise NoAccuracyError("dataset", f"the training images of {train.name} are of one class")
     test = load_images(name_or_path, "test", data_dir, skip_corrupt, input_size)
+    if test.labels is None:
+        raise NoAccuracyError("dataset", f"the test images of {train.name} have no labels")
     unknown = set(test.classes) - set(train.classes)
     if unknown:
         raise DataError(
@@ -112,74 +114,68 @@ def load_test(
     return replace(test, labels=labels, classes=train.classes)
 
 
-def _decoded(found: EncodedImages, size: tuple[int, int]) -> ImageSet:
+def _decoded(encoded: EncodedImages, size: tuple[int, int]) -> ImageSet:
     """Return the set with its images in memory, or as it is if one has another size."""
-    pixels = torch.empty(len(found), 3, *size, dtype=torch.uint8)
-    for row in progress_bar(range(len(found)), desc=found.name, unit=" images"):
-        picture = pixels_of(found.picture(row))
+    pixels = torch.empty(len(encoded), 3, *size, dtype=torch.uint8)
+    for row in progress_bar(range(len(encoded)), desc=encoded.name, unit=" images"):
+        picture = pixels_of(encoded.picture(row))
         if picture.shape[1:] != size:
-            return replace(found, size=None)
+            return replace(encoded, size=None)
         pixels[row] = picture
-    shared = {name: value for name, value in vars(found).items() if name != "size"}
+    shared = {name: value for name, value in vars(encoded).items() if name != "size"}
     return DecodedImages(pixels=pixels, **shared)
 
 
-def _faults(found: EncodedImages) -> dict[int, str]:
+def _faults(images: EncodedImages) -> dict[int, str]:
     """Return why pictures cannot be decoded, by row."""
 
     def fault_of(row: int) -> str | None:
         try:
-            decode(*found.files[row])
+            decode(*images.files[row], enough=1)  # large JPEGs at an eighth
         except DataError as error:
             return str(error)
         return None
 
     faults = {}
-    starts = range(0, len(found), _CHUNK)
+    starts = range(0, len(images), _CHUNK)
     with ThreadPoolExecutor() as pool:
         for start in progress_bar(starts, desc="checking", unit=f" x {_CHUNK} images"):
-            rows = range(start, min(start + _CHUNK, len(found)))
+            rows = range(len(images))[start : start + _CHUNK]
             for row, fault in zip(rows, pool.map(fault_of, rows), strict=True):
                 if fault is not None:
                     faults[row] = fault
     return faults
 
 
-def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
+def _without_corrupt(images: EncodedImages, keep_count: bool) -> EncodedImages:
     """Return the set without its damaged pictures, or with others instead, if they are few."""
-    faults = _faults(found)
+    faults = _faults(images)
     if not faults:
-        return found
-    count = len(found)
-    message = f"{len(faults):,} of {count:,} images of {found.name} are corrupt"
-    first = next(iter(faults.values()))
-    if count - len(faults) < 2:
-        raise DataError(f"{message}, so too few are left. The first: {first}")
-    if len(faults) > max(CORRUPT_COUNT, CORRUPT_SHARE * count):
-        most = f"{CORRUPT_SHARE:.0%} or {CORRUPT_COUNT}"
-        raise DataError(f"{message}; skip_corrupt leaves out at most {most}. The first: {first}")
+        return images
+    count = len(images)
+    message = f"{len(faults):,} of {count:,} images of {images.name} are corrupt"
+    first = f"the first: {next(iter(faults.values()))}"
+    if len(faults) > max(CORRUPT_COUNT, CORRUPT_SHARE * count) or count - len(faults) < 2:
+        most = f"{CORRUPT_SHARE:.0%} or {CORRUPT_COUNT}, and not all but one"
+        raise DataError(f"{message}; skip_corrupt leaves out at most {most}; {first}")
     rows = torch.tensor([row for row in range(count) if row not in faults])
     what = "left out"
     if keep_count:
-        rows = _replaced(found, rows)
+        rows = _replaced(images, rows)
         what = "replaced"
-    intact = replace(found.subset(rows), corrupt=len(faults))
-    return intact.noting(f"{message} and {what}; the first: {first}")
+    intact = replace(images.subset(rows), corrupt=len(faults))
+    return intact.noting(f"{message} and {what}; {first}")
 
 
-def _replaced(found: EncodedImages, intact: Tensor) -> Tensor:
+def _replaced(images: EncodedImages, intact: Tensor) -> Tensor:
     """Return the rows, with the next intact one of its class in place of each damaged one."""
-    count = len(found)
-    labels = found.labels
-    if labels is None:
-        labels = torch.zeros(count)
-    rows = torch.arange(count)
-    for row in set(range(count)) - set(intact.tolist()):
-        alike = intact[labels[intact] == labels[row]]
+    rows = torch.arange(len(images))
+    labels = torch.zeros_like(rows) if images.labels is None else images.labels
+    for label in torch.unique(labels):
+        of_class = rows[labels == label]
+        alike = intact[labels[intact] == label]
         if len(alike) == 0:
-            raise DataError(f"all images of a class of {found.name} are corrupt")
-        later = alike[alike > row]
-        if len(later) == 0:
-            later = alike
-        rows[row] = later[0]
+            raise DataError(f"all images of a class of {images.name} are corrupt")
+        later = torch.searchsorted(alike, of_class) % len(alike)  # after the last, the first
+        rows[of_class] = alike[later]
     return rows

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
@@ -19,13 +19,12 @@ import torch
 
 from dystress_text.errors import DataError, ParameterError, reason_of
 from dystress_text.io.paths import cache_root
-from vision.data.folders import SPLITS
+from vision.data.folders import SPLIT_NAMES, names_of_split
 from vision.data.image_files import ImageFiles
 from vision.data.images import EncodedImages
 
 _IMAGE_COLUMNS = ("img", "image")
 _LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")  # CIFAR-100 has coarse ones
-_SPLIT_NAMES = {name for known in SPLITS.values() for name in known}
 _NUMBER = re.compile(r"[-_. ]?(\d+)(?:-of-(\d+))?(?:-[0-9a-f]{16})?$")  # and the hub's hash
 
 
@@ -39,19 +38,14 @@ def tables_of_split(tables: Sequence[Path], split: str) -> dict[str, list[Path]]
         split: ``train`` or ``test``.
 
     Raises:
-        DataError: numbered files are missing, or files of several splits may be the training split.
+        DataError: numbered files are missing.
         ParameterError: the files are of several configurations.
     """
     by_name: dict[str, list[Path]] = defaultdict(list)
     for path in tables:
         by_name[_split_of(path)].append(path)
-    names = []
-    for known in SPLITS[split]:
-        names += [name for name in by_name if _first_word(name) == known]
     # test-mini is another split than test, but the test split of a set without test
-    names = [name for name in names if name.casefold() in SPLITS[split]] or names
-    if split == "train" and len(names) > 1:
-        raise DataError(f"{' and '.join(names)} may be the training split; keep one")
+    names = names_of_split(by_name, split) or names_of_split(by_name, split, _first_word)
     for name in names:
         _check_complete(name, by_name[name])
     return {name: by_name[name] for name in names}
@@ -61,7 +55,7 @@ def _split_of(path: Path) -> str:
     """Return the split in a name such as ``train-00000-of-00005`` or ``train/0000``."""
     name = _NUMBER.sub("", path.stem)
     folder = path.parent.name
-    is_inside = _first_word(name) not in _SPLIT_NAMES and folder.casefold() in _SPLIT_NAMES
+    is_inside = _first_word(name) not in SPLIT_NAMES and folder.casefold() in SPLIT_NAMES
     return folder if is_inside else name
 
 
@@ -87,14 +81,25 @@ def _check_complete(name: str, files: Sequence[Path]) -> None:
         raise DataError(f"{names} are not all files of one numbered set")
 
 
-def _cache(files: Sequence[Path]) -> str:
-    """Return the folder for a copy of these files; changed files get another one."""
+def _links(files: Sequence[Path]) -> list[Path]:
+    """Return links to these files in the folder for their copy; changed files get another one.
+
+    A path may have signs that are patterns, variables or protocols for ``datasets``.
+    """
     identity = []
     for path in files:
         stat = path.stat()  # st_ctime, since st_mtime can be set
         identity.append((str(path.resolve()), stat.st_ino, stat.st_size, stat.st_ctime_ns))
     digest = hashlib.sha256(repr(identity).encode()).hexdigest()
-    return str(cache_root() / "datasets" / digest[:32])
+    folder = cache_root() / "datasets" / digest[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    links = []
+    for number, path in enumerate(files):
+        link = folder / f"{number}.parquet"
+        with suppress(FileExistsError):
+            link.symlink_to(path.absolute())
+        links.append(link)
+    return links
 
 
 def read_parquet(files: Sequence[Path]) -> EncodedImages:
@@ -114,11 +119,11 @@ def read_parquet(files: Sequence[Path]) -> EncodedImages:
     import datasets  # slow to import
 
     datasets.disable_progress_bars()
-    origin = _origin(files)
-    with _naming(files):
-        schema = pq.read_schema(files[0])
-        image = _column(schema, _IMAGE_COLUMNS, pa.types.is_struct)
-        label = _column(schema, _LABEL_COLUMNS, pa.types.is_integer)
+    origin = f"{files[0]} to {files[-1].name}" if len(files) > 1 else str(files[0])
+    try:
+        for file in reversed(files):  # the first is the last
+            schema = pq.read_schema(file)
+        image, label = columns_of(schema)
         if image is None:
             raise ValueError(f"no column of images ({' or '.join(_IMAGE_COLUMNS)})")
         if label is None and _LABEL_COLUMNS[0] in schema.names:
@@ -126,60 +131,45 @@ def read_parquet(files: Sequence[Path]) -> EncodedImages:
                 f"labels are whole numbers, not {schema.field(_LABEL_COLUMNS[0]).type}"
             )
         columns = [image] if label is None else [image, label]
-        patterns = [escape(str(path.absolute())) for path in files]
-        stored = datasets.Dataset.from_parquet(patterns, columns=columns, cache_dir=_cache(files))
+        links = _links(files)
+        patterns = [escape(str(link)) for link in links]
+        cache = str(links[0].parent)
+        stored = datasets.Dataset.from_parquet(patterns, columns=columns, cache_dir=cache)
         contents = pc.struct_field(stored.data.table[image], "bytes")
+    except Exception as error:  # the libraries that read tables have many kinds
+        reason = reason_of(error.__cause__ or error)
+        raise DataError(f"{file} is damaged or has an unexpected layout: {reason}") from error
     if contents.null_count:
         raise DataError(f"{origin} has rows without an image")
     rows = np.arange(len(contents))
     images = EncodedImages(name="", files=ImageFiles(contents, rows, origin))
-    labels = [-1] if label is None else stored.data.table[label].to_pylist()
-    if set(labels) == {-1}:
+    values = set() if label is None else {*stored.data.table[label].to_pylist()}
+    if values <= {-1}:
         return images
-    if None in labels:
-        raise DataError(f"{origin} has rows without a class")
-    names = getattr(stored.features[label], "names", None) or range(max(labels, default=-1) + 1)
-    last = len(names) - 1
-    if labels and (min(labels) < 0 or max(labels) > last):
-        raise DataError(f"{origin} has labels outside the classes 0 to {last}")
-    return replace(images, labels=torch.tensor(labels), classes=tuple(map(str, names)))
+    highest = max(values - {None}, default=-1)
+    names = getattr(stored.features[label], "names", None) or range(highest + 1)
+    strays = values - {*range(len(names))}
+    if strays:
+        known = f"one of the classes 0 to {len(names) - 1}"
+        raise DataError(f"{origin} has the label {strays.pop()}, which is not {known}")
+    labels = torch.tensor(stored.data.table[label].to_pylist())
+    return replace(images, labels=labels, classes=tuple(map(str, names)))
 
 
 def image_rows(file: Path) -> int:
     """Return the rows of a parquet file with images; 0 if it has none or cannot be read."""
     try:
         metadata = pq.read_metadata(file)
-        schema = metadata.schema.to_arrow_schema()
-        return metadata.num_rows if _column(schema, _IMAGE_COLUMNS, pa.types.is_struct) else 0
+        image, _ = columns_of(metadata.schema.to_arrow_schema())
+        return metadata.num_rows if image else 0
     except (pa.ArrowException, OSError):
         return 0
 
 
-def _column(
-    schema: pa.Schema, known: Sequence[str], is_kind: Callable[[pa.DataType], bool]
-) -> str | None:
-    """Return the first known name of a column of a kind of data."""
-    for name in known:
-        if name in schema.names and is_kind(schema.field(name).type):
-            return name
-    return None
-
-
-def _origin(files: Sequence[Path]) -> str:
-    first = str(files[0])
-    if len(files) == 1:
-        return first
-    return f"{first} to {files[-1].name}"
-
-
-@contextmanager
-def _naming(files: Sequence[Path]) -> Iterator[None]:
-    """Turn an error inside the context into a DataError that names the damaged file."""
-    file = files[0]
-    try:
-        for file in files:
-            pq.read_schema(file)
-        yield
-    except Exception as error:  # the libraries that read tables have many kinds
-        reason = reason_of(error.__cause__ or error)
-        raise DataError(f"{file} is damaged or has an unexpected layout: {reason}") from error
+def columns_of(schema: pa.Schema) -> tuple[str | None, str | None]:
+    """Return the names of the columns of images and of labels; None for one that is missing."""
+    structs = {field.name for field in schema if pa.types.is_struct(field.type)}
+    integers = {field.name for field in schema if pa.types.is_integer(field.type)}
+    image = next(filter(structs.__contains__, _IMAGE_COLUMNS), None)
+    label = next(filter(integers.__contains__, _LABEL_COLUMNS), None)
+    return image, label

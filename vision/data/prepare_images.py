@@ -15,8 +15,9 @@ from dystress_text.errors import DataError, reason_of
 from dystress_text.io.prepared_data import CLASSES, Manifest, read_manifest
 from dystress_text.preparation.data_sets import Request
 from dystress_text.preparation.prepare import files_of
-from vision.data.folders import files_below, folder_names
 from vision.data.image_sets import ImageData
+from vision.data.parquet_files import columns_of
+from vision.data.sources import read_folder
 
 _ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}
 
@@ -45,10 +46,10 @@ def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Pat
     counts = dict.fromkeys(entry.counts, 0)
     labels: Counter[int] = Counter()
     encodings: set[str] = set()
-    image, label = entry.columns
     for path in progress_bar(paths, desc=entry.name, unit=" files"):
         split = "train" if path.name.startswith("train") else "test"
         try:
+            image, label = columns_of(pq.read_schema(path))
             table = pq.read_table(path, columns=[image, label])
             labels.update(table[label].to_pylist())
             files = pc.struct_field(table[image], "bytes")
@@ -76,20 +77,21 @@ def _image_folder(entry: ImageData, request: Request) -> Manifest:
         raise DataError(
             f"{entry.name}: --from FOLDER must name the folder that holds train/ and val/"
         )
-    classes = folder_names(source / "train")
-    if folder_names(source / "val") != classes:
+    train = read_folder(source, "train")
+    val = read_folder(source, "test")
+    if train.classes != val.classes:
         raise DataError(
             f"{entry.name}: train/ and val/ of {str(source)!r} do not have the same classes; "
             "data/README.md says how to sort images that are in no class folder"
         )
-    counts = _counts(source, classes)
-    _compare(entry, request, source, counts, len(classes))
+    counts = {"train": len(train), "val": len(val)}
+    _compare(entry, request, source, counts, len(train.classes))
     folder = str(source.resolve())
     return Manifest(entry.name, str(source), request.variant, counts=counts, folder=folder)
 
 
 def _class_list(entry: ImageData, request: Request, staging: Path) -> Manifest:
-    """Record a list of classes (folder names, one a line) of the prepared ImageNet."""
+    """Prepare a subset of the prepared ImageNet: the names of its class folders, one a line."""
     base = read_manifest(request.root / "imagenet1k")
     classes = request.classes
     if base is None or base.folder is None:
@@ -106,7 +108,10 @@ def _class_list(entry: ImageData, request: Request, staging: Path) -> Manifest:
     request.compare(entry.name, classes, f"{len(set(names))} classes", f"{entry.classes} classes")
     (staging / CLASSES).write_text("".join(f"{name}\n" for name in names), "utf-8")
     variant = request.variant or base.variant
-    counts = _counts(images, names)
+    counts = {
+        "train": len(read_folder(images, "train", names)),
+        "val": len(read_folder(images, "test", names)),
+    }
     return Manifest(entry.name, str(classes), variant, counts=counts, folder=base.folder)
 
 
@@ -114,15 +119,6 @@ def _compare(
     entry: ImageData, request: Request, source: object, counts: dict[str, int], classes: int
 ) -> None:
     """Refuse other numbers of images or classes than the set's, unless a variant is named."""
-    found = f"{counts} images in {classes} classes"
+    counted = f"{counts} images in {classes} classes"
     expected = f"{entry.counts} images in {entry.classes} classes"
-    request.compare(entry.name, source, found, expected)
-
-
-def _counts(folder: Path, classes: list[str]) -> dict[str, int]:
-    counts = {"train": 0, "val": 0}
-    for split in counts:
-        for name in progress_bar(classes, desc=split):
-            images, _ = files_below(folder / split / name)
-            counts[split] += len(images)
-    return counts
+    request.compare(entry.name, source, counted, expected)

@@ -14,7 +14,14 @@ from dystress_text.errors import DataError, ParameterError
 from dystress_text.io.paths import data_root
 from dystress_text.io.prepared_data import CLASSES, read_manifest, variant_of
 from vision.data import SET_NAMES
-from vision.data.folders import SPLITS, files_below, folder_names, image_names
+from vision.data.folders import (
+    SPLIT_NAMES,
+    SPLITS,
+    files_below,
+    files_in,
+    folder_names,
+    names_of_split,
+)
 from vision.data.image_files import ImageFiles
 from vision.data.images import EncodedImages, NoAccuracyError
 from vision.data.long_tail import RATIO, long_tail_indices
@@ -46,7 +53,7 @@ def find_images(
     folder = _folder_of(name_or_path, name, root)
     images = _read(folder, split)
     if len(images) == 0:
-        raise DataError(f"{folder} has no images")
+        raise DataError("; ".join([f"{folder} has no images", *images.notes]))
     images = replace(images, name=name or folder.resolve().name, variant=variant_of(folder))
     labels = images.labels
     if split == "train" and train_list is not None:
@@ -86,13 +93,13 @@ def _read(folder: Path, split: str) -> EncodedImages:
         file = folder / CLASSES
         if file.is_file():
             classes = file.read_text("utf-8").split()
-        return _from_folder(Path(manifest.folder), split, classes)
+        return read_folder(Path(manifest.folder), split, classes)
     pictures, others = files_below(folder)
     tables = [path for path in others if path.suffix == ".parquet"]
     if not tables:
-        return _from_folder(folder, split)
+        return read_folder(folder, split)
     if pictures and sum(map(image_rows, tables)) <= len(pictures):
-        images = _from_folder(folder, split)
+        images = read_folder(folder, split)
         unread = tables
     else:
         images = _from_parquet(folder, tables, split)
@@ -105,109 +112,105 @@ def _read(folder: Path, split: str) -> EncodedImages:
 
 def _from_parquet(folder: Path, tables: Sequence[Path], split: str) -> EncodedImages:
     files_of = tables_of_split(tables, split)
-    if not files_of:
-        wanted = f"parquet files of the {split} split ({split}-*.parquet)"
-        raise NoAccuracyError("dataset", f"{str(folder)!r} has no {wanted}")
     read = cache(lambda name: read_parquet(files_of[name]))
-    name, notes = _preferred([*files_of], lambda name: read(name).labels is not None)
-    return replace(read(name), notes=tuple(notes))
+    names = [*files_of]
+    name, notes = _one_split(folder, names, split, lambda name: read(name).labels is not None)
+    return replace(read(name), notes=notes)
 
 
-def _preferred(names: Sequence[str], has_labels: Callable[[str], bool]) -> tuple[str, list[str]]:
-    """Return the first of the test splits that has labels, else the first, and a note of others.
+def _one_split(
+    root: Path, names: Sequence[str], split: str, has_labels: Callable[[str], bool]
+) -> tuple[str, tuple[str, ...]]:
+    """Return that of the names of a split which is read, and notes.
 
-    Published test splits often have no labels.
+    Published test splits often have no labels: the first with labels is read.
+
+    Raises:
+        NoAccuracyError: there is none.
+        DataError: several may be the training split.
     """
+    if not names:
+        name = SPLITS[split][0]
+        reason = f"no {split} split, a folder {name} or files {name}-*.parquet"
+        if split == "train":
+            reason += "; move its other images there"
+        raise NoAccuracyError("dataset", f"{str(root)!r} has {reason}")
+    known = " and ".join(names)
     if len(names) == 1:
-        return names[0], []
+        return names[0], ()
+    if split == "train":
+        raise DataError(f"{known} of {root} may be the training split; keep one")
     chosen = next(filter(has_labels, names), names[0])
-    known = ", ".join(names)
-    return chosen, [f"of {known}, {chosen} is the test split: the first with labels, if any"]
+    return chosen, (f"of {known}, {chosen} is the test split: the first with labels, if any",)
 
 
-def _from_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> EncodedImages:
+def read_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> EncodedImages:
     """Return the images of class folders, all or the chosen ones, or images without classes.
 
     Images next to folders have no class, so that those below the folders have none either.
     """
     folder, notes = _split_folder(root, split)
-    sources = [folder / name for name in folder_names(folder)]
-    if sources and chosen:
-        known = {*sources}
+    classes = folder_names(folder)
+    images, ignored = files_in(folder)
+    if classes and chosen:
         # a test split may lack chosen classes
-        sources = [folder / name for name in chosen]
-        sources = [source for source in sources if split == "train" or source in known]
-    elif sources and image_names(folder):
-        note = f"{folder} has images next to folders, so that those are no classes: all images"
-        notes.append(f"{note} are read, without labels")
-        sources = []
-    classes: list[str] = []
+        classes = [name for name in chosen if split == "train" or name in classes]
+    elif classes and images:
+        beside = f"images next to folders, such as {images[0].name}"
+        notes += (f"{folder} has {beside}: no classes, and all images are read without labels",)
+        classes = []
     files: list[Path] = []
-    ignored: list[Path] = []
     labels: list[int] = []
-    for source in sources or [folder]:
-        images, others = files_below(source)
+    if not classes:
+        files, ignored = files_below(folder)
+    for label, name in enumerate(classes):
+        images, others = files_below(folder / name)
         if not images:
-            problem = f"{source} has no images"
-            if others:
-                problem += f" of a known ending, such as .jpg; it has {others[0].name}"
-            raise DataError(problem)
+            known = "no images of a known ending, such as .jpg,"
+            raise DataError(f"{folder / name} has {known} and {len(others):,} other files")
         files += images
         ignored += others
-        labels += [len(classes)] * len(images)
-        classes.append(source.name)
+        labels += [label] * len(images)
     if ignored:
-        notes.append(
-            f"{len(ignored):,} files in {folder} are ignored: their endings are not those of "
-            f"images. The first: {ignored[0]}"
-        )
+        reason = "their endings are not those of images"
+        first = f"The first: {ignored[0]}"
+        notes += (f"{len(ignored):,} files in {folder} are ignored: {reason}. {first}",)
     contents = ImageFiles(files, np.arange(len(files)), str(folder))
-    images_found = EncodedImages(name="", files=contents, notes=tuple(notes))
-    if not sources:
-        return images_found
-    return replace(images_found, labels=torch.tensor(labels), classes=tuple(classes))
+    return EncodedImages(
+        name="",
+        files=contents,
+        labels=torch.tensor(labels) if classes else None,
+        classes=tuple(classes),
+        notes=notes,
+    )
 
 
-def _split_folder(root: Path, split: str) -> tuple[Path, list[str]]:
+def _split_folder(root: Path, split: str) -> tuple[Path, tuple[str, ...]]:
     """Return ``root/train`` and the like, and notes; an undivided root is the training split.
 
     Folders are splits only where all other folders with images are splits, too: a class may be
     called train.
     """
-    names = {kind: _split_names(root, kind) for kind in SPLITS}
-    splits = names["train"] + names["test"]
-    others = [name for name in folder_names(root) if name not in splits] if splits else []
-    classes = [name for name in others if name.casefold() not in _UNLABELLED]
-    classes = [name for name in classes if files_below(root / name)[0]]
+    names = folder_names(root)
+    splits = [name for name in names if name.casefold() in SPLIT_NAMES]
+    others = [name for name in names if name not in splits]
+    classes = []
+    if splits:
+        classes = [name for name in others if name.casefold() not in _UNLABELLED]
+        classes = [name for name in classes if files_below(root / name)[0]]
     nested = any(folder_names(root / name) for name in splits)
-    if classes and nested and not all(names.values()):
+    notes: tuple[str, ...] = ()
+    if classes and not nested:
+        notes = (f"{root / splits[0]} is not read as a split, because of {classes[0]}",)
+        splits = []
+    elif classes and not all(names_of_split(splits, kind) for kind in SPLITS):
         reason = f"{root / splits[0]} may be a split, or a class like {classes[0]}"
         raise ParameterError("dataset", f"{reason}; rename it, or move the others away")
-    notes: list[str] = []
-    if classes and not nested:
-        notes.append(f"{root / splits[0]} is not read as a split, because of {classes[0]}")
-        splits = []
     if not splits and split == "train":
         return root, notes
-    if not splits or not names[split]:
-        problem = f"{str(root)!r} has no {split} split (a folder {SPLITS[split][0]})"
-        if splits:
-            problem += f"; it has only {splits[0]}; move the other images or class folders to train"
-        raise NoAccuracyError("dataset", problem)
-    name = names[split][0]
-    if split == "test":
-        name, notes = _preferred(names[split], lambda name: bool(folder_names(root / name)))
-    elif len(names[split]) > 1:
-        both = " and ".join(names[split])
-        raise DataError(f"{root} has {both}; keep one for the training split")
-    else:
-        others += image_names(root)[:1]
-        notes = [f"{root / other} is not read, as it lies next to {name}" for other in others]
+    of_split = names_of_split(splits, split)
+    name, notes = _one_split(root, of_split, split, lambda name: bool(folder_names(root / name)))
+    if split == "train":
+        others += [path.name for path in files_in(root)[0][:1]]
+        notes = tuple(f"{root / other} is not read, as it lies next to {name}" for other in others)
     return root / name, notes
-
-
-def _split_names(root: Path, split: str) -> list[str]:
-    """Return the names of a split's folders, the preferred one first."""
-    known = SPLITS[split]
-    names = [name for name in folder_names(root) if name.casefold() in known]
-    return sorted(names, key=lambda name: known.index(name.casefold()))

@@ -37,11 +37,10 @@ def listed(images: EncodedImages, file: Path) -> EncodedImages:
 def _positions(file: Path, count: int) -> list[int]:
     """Read a NumPy array of positions, counted from 0, as Kukleva et al. publish them."""
     rows = np.load(file, mmap_mode="r", allow_pickle=False)
-    is_array = isinstance(rows, np.ndarray)  # not of .npz
-    is_list = is_array and rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
-    if not is_list or rows.min() < 0 or rows.max() >= count:
+    is_list = isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "iu"
+    positions: list[int] = rows.tolist() if is_list else []
+    if not positions or min(positions) < 0 or max(positions) >= count:
         raise ValueError(f"expected one row of positions from 0 to {count - 1:,}")
-    positions: list[int] = rows.tolist()
     return positions
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dystress_text.training.batches import Batch, prefetch
 from vision.data.augment import CropAndFlip
-from vision.data.images import DecodedImages, ImageSet
+from vision.data.images import ImageSet
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +40,8 @@ class RandomViews:
 
         Another step gives other crops.
         """
-        if isinstance(self.images, DecodedImages):
-            return {"images": self.images.pixels[torch.from_numpy(rows)]}
-        wanted = [(augment.crop, count) for augment, count in self.kinds]
-        crops = self.images.crops(rows, wanted, (self.seed, step))
-        return {f"crops{kind}": of_kind for kind, of_kind in enumerate(crops)}
+        kinds = ((augment.crop, count) for augment, count in self.kinds)
+        return self.images.to_crop(rows, kinds, (self.seed, step))
 
     def on_device(self, batch: Batch) -> list[Tensor]:
         """Return the views of a batch from :meth:`load`: each (b, 3, size, size), normalised."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
@@ -20,17 +20,6 @@ from vision.data.augment import normalised
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
 from vision.resnet import ImageEncoder
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode, and back into its own mode afterwards."""
-    training = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(training)
 
 
 @contextmanager
@@ -67,27 +56,7 @@ def image_features(encoder: ImageEncoder, images: ImageSet, batch_size: int) -> 
         for batch in shown:
             yield normalised(batch / 255, seen.mean, seen.std)
 
-    return torch.cat(_features(encoder, inputs()))
-
-
-def in_parts(
-    views: RandomViews,
-    batches: Sequence[Tensor],
-    encoded_at_once: int,
-    device: torch.device,
-    epoch: int,
-) -> Iterator[tuple[Tensor, Iterator[tuple[Tensor, list[Tensor]]]]]:
-    """Yield each batch of rows, and parts of its rows with their views, which must be used up.
-
-    Parts have similar sizes, and two images at least, since one has no batch statistics.
-    """
-    split = []
-    for rows in batches:
-        count = math.ceil(len(rows) / encoded_at_once)
-        split.append(torch.tensor_split(rows, min(count, len(rows) // 2)))
-    seen = views.batches(chain.from_iterable(split), device, epoch)
-    for rows, parts in zip(batches, split, strict=True):
-        yield rows, zip(parts, islice(seen, len(parts)), strict=True)
+    return torch.cat(features_of(encoder, inputs(), encoder.device))
 
 
 def write_features(
@@ -107,23 +76,20 @@ def write_features(
     Raises:
         ParameterError: if features are not finite.
     """
-    parts = []
+    names: list[str] = []
+    features = []
     for split, images in sets.items():
         files = images.files  # drawn images have none
-        names = [files.name(row) if files else f"{split} {row}" for row in range(len(images))]
-        part: dict[str, Any] = {
-            "features": image_features(encoder, images, batch_size).cpu(),
-            "names": names,
-            "split": [split] * len(images),
-        }
-        if images.labels is not None:
-            part["labels"] = images.labels
-        parts.append(part)
-    arrays: dict[str, Any] = {}
-    for name in parts[0]:
-        arrays[name] = np.concatenate([part[name] for part in parts])
-    if "labels" in arrays:
-        arrays["classes"] = np.array(images.classes)
+        names += [files.name(row) if files else f"{split} {row}" for row in range(len(images))]
+        features.append(image_features(encoder, images, batch_size).cpu())
+    arrays: dict[str, Any] = {
+        "features": torch.cat(features),
+        "names": names,
+        "split": np.repeat([*sets], [*map(len, sets.values())]),
+    }
+    labels = [images.labels for images in sets.values() if images.labels is not None]
+    if labels:
+        arrays |= {"labels": torch.cat(labels), "classes": images.classes}
     with atomic_files(file.parent) as staging:
         np.savez(staging / file.name, **arrays)
 
@@ -135,15 +101,26 @@ def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int) ->
     """
     rows = torch.split(torch.arange(len(views.images)), batch_size)
     inputs = chain.from_iterable(views.batches(rows, encoder.device, 0))
-    batches = _features(encoder, inputs)  # of the first batch, each view of it, and so on
+    batches = features_of(
+        encoder, inputs, encoder.device
+    )  # of the first batch, each view of it, and so on
     return [torch.cat(batches[i :: views.count]) for i in range(views.count)]
 
 
 @torch.no_grad()
-def _features(encoder: ImageEncoder, inputs: Iterable[Tensor]) -> list[Tensor]:
-    """Return the features of each batch of inputs."""
-    with evaluating(encoder), torch.autocast(encoder.device.type, enabled=False):
+def features_of(
+    encoder: ImageEncoder, inputs: Iterable[Tensor], device: torch.device
+) -> list[Tensor]:
+    """Return the features of each batch of inputs, in fp32 and evaluation mode.
+
+    Raises:
+        ParameterError: if features are not finite.
+    """
+    training = encoder.training
+    encoder.eval()
+    with torch.autocast(device.type, enabled=False):
         batches = [encoder.features(batch).float() for batch in inputs]
+    encoder.train(training)
     finite = torch.stack([features.isfinite().all() for features in batches])
     if not finite.all():  # the only wait for the device
         reason = "its features have NaN or infinite entries, so no score can be computed"

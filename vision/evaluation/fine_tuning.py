@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from dystress_text.errors import ParameterError, TrainingError
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
-from vision.evaluation.features import image_features, in_parts
+from vision.evaluation.features import image_features
 from vision.evaluation.knn import figures_of
 from vision.evaluation.settings import NAMED_WEIGHTS
 from vision.resnet import ImageEncoder
@@ -90,11 +91,15 @@ def fine_tune(
         order = torch.randperm(len(train), generator=generator)
         # a single image has no batch statistics
         batches = [rows for rows in torch.split(order, BATCH_SIZE) if len(rows) > 1]
+        # parts of similar sizes, of two images at least
+        counts = [min(math.ceil(len(rows) / encoded_at_once), len(rows) // 2) for rows in batches]
+        parts_of = list(map(torch.tensor_split, batches, counts))
+        seen = views.batches(chain.from_iterable(parts_of), device, epoch)
         total = torch.zeros((), device=device)
-        for rows, parts in in_parts(views, batches, encoded_at_once, device, epoch):
+        for rows, parts in zip(batches, parts_of, strict=True):
             optimizer.zero_grad()
             divisor = divisors[labels[rows.to(device)]].sum()
-            for part, (view,) in parts:
+            for part, (view,) in zip(parts, seen, strict=False):
                 loss = loss_sum(model(view), labels[part.to(device)], weights) / divisor
                 torch.autograd.backward(loss)
                 total += loss.detach() * len(rows)

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from sklearn.metrics import precision_recall_fscore_support
 from torch import Tensor
 
 from dystress_text.losses.vectors import unit_vectors
@@ -67,15 +66,14 @@ def accuracy_by_class(
         labels: the true ones, (n,).
         classes: names, by label.
     """
-    truth = labels.cpu()
-    present = torch.unique(truth)
-    _, recalls, _, counts = precision_recall_fscore_support(
-        truth, predicted.cpu(), labels=present, zero_division=0
-    )
-    return {
-        classes[label]: {"top1": 100 * float(recall), "images": int(count)}
-        for label, recall, count in zip(present, recalls, counts, strict=True)
-    }
+    labels = labels.to(predicted.device)
+    counts = torch.bincount(labels, minlength=len(classes))
+    right = torch.bincount(labels[predicted == labels], minlength=len(classes))
+    by_class = {}
+    for name, hits, images in zip(classes, right.tolist(), counts.tolist(), strict=True):
+        if images:
+            by_class[name] = {"top1": 100 * hits / images, "images": images}
+    return by_class
 
 
 def cosine_votes(

@@ -87,7 +87,11 @@ class Subject:
         return {**figures, "by_class": by_class}
 
     def geometry(self) -> dict[str, Any]:
-        """Measure the features of the test images; encoders with one seed see the same views."""
+        """Measure the features of the test images, as :mod:`dystress_text.losses.geometry` does.
+
+        Encoders with one seed see the same views. Figures that are undefined for so few images or
+        classes are left out.
+        """
         settings = self.settings
         image_input = self.encoder.input
         side = image_input.image_size
@@ -96,7 +100,17 @@ class Subject:
         views = RandomViews(self.test, augment, 2, settings.seed)
         with seeded(settings.seed, self.encoder.device):
             view1, view2 = view_features(self.encoder, views, settings.batch_size)
-        return geometry_of(self.queries, view1, view2, self.truth)
+        sizes = torch.bincount(self.truth)
+        figures = {"alignment": alignment(view1, view2)}
+        if len(self.truth) > 1:
+            figures["uniformity"] = uniformity(self.queries)
+        if sizes.count_nonzero() > 1:
+            figures["interclass_uniformity"] = interclass_uniformity(self.queries, self.truth)
+        if sizes.max() > 1:
+            figures["tolerance"] = tolerance(self.queries, self.truth)
+        pairs = similarity_histograms(view1, view2, self.truth)
+        figures |= pairs._asdict()  # edges, and counts by kind of pair
+        return {name: figure.tolist() for name, figure in figures.items()}
 
     def transfer(self) -> dict[str, Any]:
         """Fine-tune on crops and flips of the training images, and score the test images."""
@@ -143,27 +157,3 @@ class Subject:
     def queries(self) -> Tensor:
         """Return the backbone features of the test images, (m, feature_dim)."""
         return image_features(self.encoder, self.test, self.settings.batch_size)
-
-
-def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Return the geometry of images, as :mod:`dystress_text.losses.geometry` defines it.
-
-    Figures that are undefined for so few images or classes are left out.
-
-    Args:
-        features: of the images, (n, dim).
-        view1: features of a random view of each, (n, dim).
-        view2: features of another one, (n, dim).
-        labels: (n,).
-    """
-    of_class = torch.bincount(labels)
-    figures = {"alignment": alignment(view1, view2)}
-    if len(features) > 1:
-        figures["uniformity"] = uniformity(features)
-    if of_class.count_nonzero() > 1:
-        figures["interclass_uniformity"] = interclass_uniformity(features, labels)
-    if of_class.max() > 1:
-        figures["tolerance"] = tolerance(features, labels)
-    pairs = similarity_histograms(view1, view2, labels)
-    figures |= pairs._asdict()  # edges, and counts by kind of pair
-    return {name: figure.tolist() for name, figure in figures.items()}

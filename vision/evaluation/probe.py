@@ -7,7 +7,8 @@ each step. On fixed features, the fast choice, the features of each image are co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor
 from dystress_text.cli.progress import progress_bar
 from dystress_text.losses.vectors import unit_vectors
 from vision.data.views import RandomViews
-from vision.evaluation.features import evaluating, in_parts
+from vision.evaluation.features import features_of
 from vision.resnet import ImageEncoder
 
 BATCH_SIZE = 256
@@ -56,14 +57,11 @@ def linear_probe(
     x *= scale
     generator = torch.Generator().manual_seed(seed)
 
-    def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        for _ in range(epochs):
-            order = torch.randperm(len(x), generator=generator).to(x.device)
-            for rows in torch.split(order, BATCH_SIZE):
-                yield x[rows], y[rows]
+    def shuffled(epoch: int) -> tuple[Tensor, Tensor]:
+        order = torch.randperm(len(x), generator=generator).to(x.device)
+        return x[order], y[order]
 
-    steps = epochs * math.ceil(len(x) / BATCH_SIZE)
-    weight, bias = _train(batches(), steps, classes, BATCH_SIZE, x)
+    weight, bias = _train(map(shuffled, range(epochs)), epochs, classes, BATCH_SIZE, x)
     return F.linear((queries - mean) * scale, weight, bias)
 
 
@@ -127,44 +125,48 @@ def augmented_probe(
     device = queries.device
     generator = torch.Generator().manual_seed(seed)
     batch_size = min(BATCH_SIZE, len(labels))
-    per_epoch = len(labels) // batch_size
+    used = len(labels) // batch_size * batch_size
 
-    def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        for epoch in range(epochs):
-            order = torch.randperm(len(labels), generator=generator)
-            batches = torch.split(order[: per_epoch * batch_size], batch_size)
-            for rows, parts in in_parts(views, batches, encoded_at_once, device, epoch):
-                with torch.no_grad(), torch.autocast(device.type, enabled=False):
-                    features = [encoder.features(view).float() for _, (view,) in parts]
-                yield torch.cat(features), labels[rows].to(device)
+    def encoded(epoch: int) -> tuple[Tensor, Tensor]:
+        order = torch.randperm(len(labels), generator=generator)[:used]
+        inputs = views.batches(torch.split(order, encoded_at_once), device, epoch)
+        features = features_of(encoder, chain.from_iterable(inputs), device)
+        return torch.cat(features), labels[order].to(device)
 
-    steps = epochs * per_epoch
-    with evaluating(encoder):
-        shown = progress_bar(batches(), total=steps, desc="linear probe", unit=" steps")
-        weight, bias = _train(shown, steps, len(views.images.classes), batch_size, queries)
+    shown = progress_bar(range(epochs), desc="linear probe", unit=" epochs")
+    classes = len(views.images.classes)
+    weight, bias = _train(map(encoded, shown), epochs, classes, batch_size, queries)
     return F.linear(queries, weight, bias)
 
 
 def _train(
-    batches: Iterable[tuple[Tensor, Tensor]],
-    steps: int,
+    shuffled: Iterable[tuple[Tensor, Tensor]],
+    epochs: int,
     classes: int,
     batch_size: int,
     like: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return weight (classes, dim) and bias (classes,), trained from 0 on batches and labels.
+    """Return weight (classes, dim) and bias (classes,), trained from 0.
 
-    Features of the batches have the dimension, type and device of ``like``.
+    Args:
+        shuffled: features (n, dim) and labels (n,) of each epoch, in the order of its steps.
+        epochs: their number.
+        classes: number of classes.
+        batch_size: of a step.
+        like: features of the same dimension and type, on the same device.
     """
     weight = like.new_zeros(classes, like.shape[1], requires_grad=True)
     bias = like.new_zeros(classes, requires_grad=True)
     rate = LEARNING_RATE * batch_size / 256
     optimizer = torch.optim.SGD([weight, bias], lr=rate, momentum=MOMENTUM)
-    for step, (x, y) in enumerate(batches):
-        decay = (1 + math.cos(math.pi * step / steps)) / 2
-        optimizer.param_groups[0]["lr"] = rate * decay
-        loss = F.cross_entropy(F.linear(x, weight, bias), y)
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        optimizer.step()
+    for epoch, (x, y) in enumerate(shuffled):
+        starts = range(0, len(x), batch_size)
+        for step, start in enumerate(starts):
+            done = (epoch + step / len(starts)) / epochs
+            optimizer.param_groups[0]["lr"] = rate * (1 + math.cos(math.pi * done)) / 2
+            rows = slice(start, start + batch_size)
+            loss = F.cross_entropy(F.linear(x[rows], weight, bias), y[rows])
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
     return weight.detach(), bias.detach()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from dystress_text.cli.text_table import lay_out
-from dystress_text.errors import ParameterError
-from dystress_text.io.atomic import append_json, versions
+from dystress_text.errors import ParameterError, naming
+from dystress_text.io.atomic import append_json, json_lines, versions
 from dystress_text.training.accelerator import single_process_device
 from dystress_text.training.global_state import full_fp32
 from dystress_text.training.run_folder import RECORD, find_record
@@ -50,7 +50,10 @@ def run(settings: EvaluationSettings) -> None:
     weights = weights_of(class_weights, train.classes)
     file = settings.output or Path(settings.model) / f"vision-{Path(dataset).name}.jsonl"
     if tasks:
-        _append(file)  # report a file that cannot be written before any work
+        with naming("output"), _writing("output", file):  # reported before any work
+            if file.is_file():
+                json_lines(file)
+            append_json(file)
     device = single_process_device()
     if settings.features is not None:
         encoder = encoders[settings.model].to(device)
@@ -71,7 +74,12 @@ def run(settings: EvaluationSettings) -> None:
     columns: dict[str, Column] = {}
     for name, encoder in encoders.items():
         columns[name] = {}
-        model = {"model": name, "weights": fingerprint(encoder), "input": asdict(encoder.input)}
+        model: dict[str, Any] = {
+            "model": name,
+            "weights": fingerprint(encoder),
+            "network": asdict(encoder.description),
+            "input": asdict(encoder.input),
+        }
         subject = Subject(encoder.to(device), train, test, settings, weights)
         for task in tasks:
             start = time.perf_counter()
@@ -79,7 +87,8 @@ def run(settings: EvaluationSettings) -> None:
             figures = measure()
             seconds = round(time.perf_counter() - start, 2)
             line = {**model, "task": task, "figures": figures, "seconds": seconds, **conditions}
-            _append(file, line)
+            with _writing("output", file):
+                append_json(file, line)
             columns[name] |= labelled(task, figures)
             print(f"{name}: {task} ({seconds:.1f} s)", file=sys.stderr, flush=True)
         encoder.cpu()
@@ -130,11 +139,6 @@ def _writing(parameter: str, file: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ParameterError(parameter, f"cannot write {str(file)!r}: {error.strerror}") from error
-
-
-def _append(file: Path, *lines: Mapping[str, Any]) -> None:
-    with _writing("output", file):
-        append_json(file, *lines)
 
 
 def data_record(train: ImageSet, test: ImageSet) -> dict[str, Any]:

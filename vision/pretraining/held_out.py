@@ -79,13 +79,13 @@ def agreement(first: Tensor, second: Tensor, count: int, k: int) -> float:
         count: the pictures whose views are searched, the first ones.
         k: number of neighbours.
     """
-    found = []
+    hits = []
     for asked, others in ((first, second), (second, first)):
         similarity = unit_vectors(asked[:count]) @ unit_vectors(others).T  # (count, n)
         own = similarity.diagonal()[:, None]
         rank = (similarity >= own).sum(1)
-        found.append(rank <= k)
-    return 100 * torch.cat(found).double().mean().item()
+        hits.append(rank <= k)
+    return 100 * torch.cat(hits).double().mean().item()
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,6 @@ from dystress_text.training.run_folder import IMAGE_PROGRAM, find_record
 from dystress_text.training.run_record import RunRecord
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
-from vision.architectures import IN_OTHER_LIBRARIES
 from vision.data.augment import SimclrAugment
 from vision.data.crops import RandomCrop
 from vision.data.decoding import pixel_limit
@@ -53,14 +52,9 @@ from vision.pretraining.held_out import (
 )
 from vision.pretraining.settings import SMALLEST_CROP, PretrainSettings
 from vision.pretraining.task import PretrainTask
-from vision.resnet import (
-    EncoderDescription,
-    ImageInput,
-    build_encoder,
-    code_for_loading,
-    load_encoder,
-)
+from vision.resnet import ImageInput, build_encoder, code_for_exporting, load_encoder
 
+LIBRARIES = "The backbone in timm and torchvision"
 # images that a CPU's evaluation while training takes: all would take minutes
 CPU_BANK = 10_000
 CPU_QUERIES = 3_000
@@ -112,7 +106,7 @@ def pretrain(settings: PretrainSettings) -> RunRecord:
             on_main_process(accelerator, begin)
             trainer.fit()
             with StopSignals(accelerator):  # the page takes seconds; a signal waits
-                publish = partial(_publish, prepared_run, trainer, record, folder)
+                publish = partial(_publish, prepared_run, trainer, record)
                 record = on_main_process(accelerator, publish)
         finally:
             trainer.close()
@@ -139,15 +133,19 @@ def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> Prepare
     square = square_of(images, vision.image_size)
     encoder.input = ImageInput(square.image_size, square.crop, *mean_std(images, square))
     images = images.sample(vision.max_train_samples, seed)
-    notes = []
+    notes: list[str] = []
     queries: ImageSet | None = None
     held_out = 0
-    try:
-        queries = _queries(settings, images)
-    except NoAccuracyError as error:
-        notes.append(f"no accuracy while training ({error})")
-        if vision.knn_k:
-            held_out = vision.held_out
+    if vision.knn_k:
+        held_out = vision.held_out
+        try:
+            queries = load_test(
+                images, vision.dataset, vision.data_dir, vision.skip_corrupt, vision.image_size
+            )
+            held_out = 0
+            notes += queries.notes
+        except NoAccuracyError as error:
+            notes.append(f"no accuracy while training ({error})")
     divided = divide(images, held_out, seed)
     settings = _fitted(settings, len(divided.train), accelerator.num_processes)
     # whether each forward pass sees one view of each image
@@ -158,8 +156,6 @@ def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> Prepare
         raise ParameterError("train_batch_size", reason)
     views = _views(settings, divided.train, encoder.input)
     online = _online(settings, divided, queries, views, accelerator)
-    if queries is not None:
-        notes += queries.notes
     if online is not None:
         notes.append(online.description)
     metric = settings.training.metric_for_best_model
@@ -174,7 +170,7 @@ def _fitted(settings: PretrainSettings, count: int, processes: int) -> PretrainS
     """Return the settings with a batch of all images, if there are fewer and none was given."""
     fewer = count // processes * processes
     batch_size = settings.training.train_batch_size
-    if "train_batch_size" in settings.given or not 2 <= fewer < batch_size:
+    if "train_batch_size" in settings.chosen or not 2 <= fewer < batch_size:
         return settings
     return replace(settings, training=replace(settings.training, train_batch_size=fewer))
 
@@ -192,6 +188,7 @@ def _new_record(settings: PretrainSettings, task: PretrainTask, folder: Path) ->
             "name": images.name,
             "variant": images.variant,
             "images": len(images),
+            "size": images.size,  # height and width; None if they differ
             **_identity(images, settings, folder),
             "classes": len(images.classes),
             "corrupt": images.corrupt,
@@ -244,9 +241,7 @@ def _begin(prepared_run: PreparedRun, trainer: Trainer, record: RunRecord, folde
     begin_record(trainer, record)
 
 
-def _publish(
-    prepared_run: PreparedRun, trainer: Trainer, record: RunRecord, folder: Path
-) -> RunRecord:
+def _publish(prepared_run: PreparedRun, trainer: Trainer, record: RunRecord) -> RunRecord:
     """Write record and page, print the results of the run, and return the record."""
     settings, task, examples, _ = prepared_run
     output = Path(settings.training.output_dir)
@@ -259,8 +254,11 @@ def _publish(
             encoder = load_encoder(output).to(trainer.accelerator.device)
             trained = nearest(encoder, examples, settings.training.train_batch_size)
             pictures = gallery(examples, record.nearest, trained)
-        loading = _loading(task.encoder.description, output)
-        return render_page([FinishedRun(output, record)], loading, examples=[(HEADING, pictures)])
+        code = code_for_exporting(task.encoder.description, str(output))
+        tables: list[tuple[str, Table]] = []
+        if code:
+            tables.append((LIBRARIES, [["", "code"], ["loading it", code]]))
+        return render_page([FinishedRun(output, record)], tables, examples=[(HEADING, pictures)])
 
     lines = [
         f"{record.samples_per_second:,.0f} images/s, {record.train_seconds:,.0f} s of training, "
@@ -276,21 +274,13 @@ def _publish(
     return record
 
 
-def _loading(made: EncoderDescription, folder: Path) -> list[tuple[str, Table]]:
-    """Return the page's table of the code that loads the backbone in other libraries, if any do."""
-    if made.architecture not in IN_OTHER_LIBRARIES:
-        return []
-    file = f"{made.architecture}.safetensors"
-    command = f"python vision/export.py --model {quote(str(folder))} --output {file}"
-    code = "\n".join(code_for_loading(made, file))
-    return [("The backbone in timm and torchvision", [["", "code"], [f"after {command}", code]])]
-
-
 def _next_command(settings: PretrainSettings, record: RunRecord) -> str:
     """Return what to do with the encoder: without labelled test images there are only features."""
     command = f"python vision/evaluate.py --model {quote(settings.training.output_dir)}"
     if settings.vision.skip_corrupt:
         command += " --skip_corrupt"
+    if settings.vision.max_pixels is not None:
+        command += f" --max_pixels {settings.vision.max_pixels}"
     if record.data["knn_queries"] is None:
         return f"{command} --features features.npz writes its features"
     return f"{command} evaluates the encoder"
@@ -308,16 +298,6 @@ def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput
     small_crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
     small = replace(augment, crop=small_crop)
     return replace(views, others=((small, vision.small_crops),))
-
-
-def _queries(settings: PretrainSettings, images: ImageSet) -> ImageSet:
-    """Return the labelled test images, or raise NoAccuracyError."""
-    vision = settings.vision
-    if vision.knn_k == 0:
-        raise NoAccuracyError("knn_k", "0")
-    return load_test(
-        images, vision.dataset, vision.data_dir, vision.skip_corrupt, vision.image_size
-    )
 
 
 def _online(

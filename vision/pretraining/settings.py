@@ -130,7 +130,7 @@ def _reworded(name: str, help: str) -> Any:
 
 @dataclass(frozen=True)
 class VisionEngineSettings(TrainingSettings):
-    """The training loop."""
+    """Options of the training loop, with defaults and help for images."""
 
     output_dir: str = option("out_vision", "Where the encoder, the log and checkpoints go.")
     learning_rate: float = _reworded("learning_rate", "Peak learning rate, before --lr_scaling.")
@@ -153,25 +153,25 @@ PROGRAM = Program(
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """All settings of a run; ``given`` holds the names of the options that the user has given."""
+    """All settings of a run, and the names of the options that the user chose."""
 
     vision: VisionSettings
     training: TrainingSettings
     loss: Objective
     preset: str
-    given: frozenset[str] = field(default=frozenset(), compare=False)
+    chosen: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> PretrainSettings:
+    def of(cls, options: Mapping[str, Any]) -> PretrainSettings:
         """Return the settings of a preset and the options that replace its own.
 
         A folder of one's own has another preset by default than the sets with a name.
         """
         default = {}
-        if not is_known(str(given.get("dataset", SHAPES))):
+        if not is_known(str(options.get("dataset", SHAPES))):
             default = {"preset": OWN_PHOTOS}
-        (vision, training), loss, preset = PROGRAM.settings({**default, **given})
-        return cls(vision, training, loss, preset, frozenset(given))
+        (vision, training), loss, preset = PROGRAM.settings({**default, **options})
+        return cls(vision, training, loss, preset, frozenset(options))
 
     def __post_init__(self) -> None:
         # here, so that help and errors of options come at once
@@ -212,6 +212,6 @@ class PretrainSettings:
     def asked(self) -> dict[str, Any]:
         """Return the options by which a finished run is recognised: a batch only if given."""
         options = self.options()
-        if "train_batch_size" not in self.given:
+        if "train_batch_size" not in self.chosen:
             del options["train_batch_size"]
         return options

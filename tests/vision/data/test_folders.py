@@ -63,6 +63,7 @@ def test_pictures_next_to_a_folder_are_read_with_it(tmp_path):
     assert Counter(grays(images)) == Counter([1, 2, 3, 4])
     assert images.labels is None
     assert "without labels" in " ".join(images.notes)
+    assert "such as 0.png" in " ".join(images.notes)
 
 
 def test_folders_below_a_class_are_of_the_class(tmp_path):
@@ -95,3 +96,14 @@ def test_pictures_are_read_next_to_a_table(tmp_path):
     images = load_images(str(tmp_path))
     assert grays(images) == [1, 2, 3]
     assert "parquet" in " ".join(images.notes)
+
+
+def test_files_next_to_class_folders_are_counted(tmp_path):
+    write_folder(tmp_path, {"a": [1, 2], "b": [3]})
+    for name in ("IMG_0.HEIC", "a/IMG_1.HEIC", ".hidden"):
+        (tmp_path / name).touch()
+    images = load_images(str(tmp_path))
+    assert grays(images) == [1, 2, 3]
+    (note,) = images.notes
+    assert note.startswith("2 files")
+    assert "IMG_0.HEIC" in note

@@ -5,10 +5,12 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from vision_cases import write_folder, write_parquet
+from vision_cases import noise, write_folder, write_parquet
 
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.io.prepared_data import Manifest, write_manifest
+from vision.data import loading
+from vision.data.decoding import decode
 from vision.data.images import KNOWN_MEAN_STD, DecodedImages, NoAccuracyError, mean_std
 from vision.data.loading import load_images, load_test
 from vision.data.long_tail import long_tail_counts, long_tail_indices
@@ -70,7 +72,7 @@ def test_val_is_the_test_split_if_test_has_no_labels(tmp_path):
     assert grays(test) == [7, 6]
     assert "validation" in " ".join(test.notes)
     (tmp_path / "validation-0.parquet").unlink()
-    with pytest.raises(NoAccuracyError):
+    with pytest.raises(NoAccuracyError, match="test images"):
         load_test(train, str(tmp_path))
 
 
@@ -85,6 +87,19 @@ def test_corrupt_images_stop_or_are_left_out(tmp_path):
     assert "1.png" in " ".join(images.notes)
     assert images.labels.tolist() == [0, 0, 1, 1]
     assert grays(images) == [1, 3, 4, 5]
+
+
+def test_a_large_jpeg_is_checked_at_a_part_of_its_size(tmp_path, monkeypatch):
+    noise(1800, 2400).save(tmp_path / "0.jpg")
+    noise(1800, 2400).save(tmp_path / "1.jpg")
+    widths = []
+
+    def seen(*file, **options):
+        widths.append(decode(*file, **options).width)
+
+    monkeypatch.setattr(loading, "decode", seen)
+    load_images(str(tmp_path), skip_corrupt=True)
+    assert widths == [300, 300]
 
 
 def test_bad_folders_are_named(tmp_path):

@@ -95,9 +95,10 @@ def test_tables_are_read_next_to_a_few_pictures(tmp_path):
     assert "assets" in " ".join(images.notes)
 
 
-def test_changed_parquet_files_are_read_again(tmp_path):
+@pytest.mark.parametrize("folder", ["a*b[1]", "my::set", "price $HOME", "~"])
+def test_changed_parquet_files_are_read_again(folder, tmp_path):
     """With the signs of patterns in their names, and within the same time."""
-    file = tmp_path / "a*b[1]" / "train-[0]*.parquet"
+    file = tmp_path / folder / "train-[0]*.parquet"
     for values in ([1, 2, 3], [4, 5, 6]):
         write_parquet(file, values, [0, 1, 1])
         os.utime(file, (1e9, 1e9))

@@ -1,7 +1,7 @@
 """The program from a model's folder to its table and results; features."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +57,7 @@ def test_every_task_of_two_encoders(model, data, tmp_path, capsys):
     assert mine["model"] == str(model)
     assert mine["weights"] != untrained["weights"]
     assert mine["settings"]["class_weights"] == {"c": 1.5, "a": 2.0}
+    assert mine["network"] == asdict(load_encoder(model).description)
     assert mine["data"]["test_images"] == 21
     assert sum(lines[7]["figures"]["true_positive"]) == 21
 
@@ -84,6 +85,17 @@ def test_every_task_of_two_encoders(model, data, tmp_path, capsys):
 
     assert main([*argv[:2], "--k=4", f"--output={output}", "--tasks=knn"]) == 0
     assert results(output)[:-1] == lines  # earlier results stay
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize("content", [b"notes\n", b"the last line is open", b"\x08\xff{"])
+def test_output_never_changes_another_file(model, tmp_path, content, capsys):
+    file = tmp_path / "notes.txt"
+    file.write_bytes(content)
+    assert main([f"--model={model}", "--dataset=colours", "--k=5", f"--output={file}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("evaluate.py: error: --output: ")
+    assert file.read_bytes() == content
 
 
 @pytest.mark.usefixtures("data")

@@ -15,8 +15,8 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Router
 from transformers import T5Config, T5ForConditionalGeneration
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.embedder import TextEncoder, load_model
 from dystress_text.evaluation.results import read_results
+from dystress_text.evaluation.text_encoder import TextEncoder, load_model
 from dystress_text.io.paths import EMBEDDED
 from dystress_text.models.embedder import encode
 from dystress_text.models.hybrid import new_hybrid

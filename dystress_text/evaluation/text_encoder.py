@@ -1,4 +1,4 @@
-"""Load models for evaluation, and embed texts, queries and documents."""
+"""Load models for evaluation; embed sentences, queries and documents with them."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class TextEncoder:
         self._kept = lru_cache(maxsize=2)(self._vectors)  # of both sides; copies share it
 
     def with_bm25(self, lexical: LexicalBaseline) -> TextEncoder:
-        """Return an encoder of the same vectors that searches with BM25, too."""
+        """Return an encoder with the same vectors whose search also uses BM25."""
         fused = copy(self)
         fused.lexical = lexical
         return fused
 
     @property
     def dense(self) -> TextEncoder | None:
-        """The dense model of a hybrid, from the same vectors; None for any other model."""
+        """The dense model of a hybrid, which reuses the hybrid's vectors; None for other models."""
         columns = dense_columns(self.model)
         if columns is None:
             return None
@@ -72,9 +72,9 @@ class TextEncoder:
         return dense
 
     def __call__(self, sentences: Sequence[str]) -> Tensor:
-        """Return embeddings (sentences, dim), in fp32 on the CPU, for SentEval's classifiers.
+        """Return embeddings for SentEval's classifiers, (sentences, dim), in fp32 on the CPU.
 
-        They are fitted on embeddings before a final ``Normalize``.
+        A final ``Normalize`` of the model is left out.
         """
         return self._encode(sentences, normalize=False)
 
@@ -84,9 +84,9 @@ class TextEncoder:
         """Return the similarity of each pair, (pairs,), computed in fp64.
 
         Args:
-            first: texts.
-            second: texts.
-            name: of a function of sentence-transformers; None for the model's own.
+            first: the first text of each pair.
+            second: the second text of each pair.
+            name: a similarity function of sentence-transformers; None for the model's own.
         """
         own = self.model.similarity_fn_name
         return pair_similarities(self._encode(first), self._encode(second), name or own)
@@ -94,14 +94,14 @@ class TextEncoder:
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
     ) -> Iterator[list[tuple[int, float]]]:
-        """Yield indices and similarities of each query's nearest documents, nearest first.
+        """Yield, for each query, the indices and similarities of the nearest documents.
 
-        The similarity is the model's own, computed in fp64; with BM25 it is :func:`with_bm25`.
+        Similarities are those of the model, in fp64, or with BM25 those of :func:`with_bm25`.
 
         Args:
             queries: texts.
             documents: texts.
-            most: number of documents.
+            most: the number of documents to return for a query.
 
         Raises:
             DataError: no document has a word for BM25.
@@ -134,8 +134,8 @@ def load_model(model: str, pooler_type: str | None) -> tuple[TextEncoder, dict[s
     """Load a model for evaluation.
 
     Args:
-        model: folder or hub name.
-        pooler_type: for a Hugging Face encoder; None for a sentence-transformers model.
+        model: a folder or a hub name.
+        pooler_type: how to pool a Hugging Face encoder; None for a sentence-transformers model.
 
     Returns:
         The encoder, and metadata for result lines.
@@ -153,7 +153,7 @@ def load_model(model: str, pooler_type: str | None) -> tuple[TextEncoder, dict[s
 def prepare(
     loaded: SentenceTransformer, name: str, pooler_type: str | None = None
 ) -> tuple[TextEncoder, dict[str, Any]]:
-    """Return the encoder of a loaded model, on its device, and metadata for result lines."""
+    """Move a loaded model to its device; return its encoder, and metadata for result lines."""
     digest = hashlib.sha256()
     for tensor in loaded.state_dict().values():
         digest.update(tensor.cpu().flatten().view(torch.uint8).numpy())
@@ -176,7 +176,7 @@ def prepare(
 
 
 def with_pooler(encoder: PretrainedEncoder, pooler: str) -> SentenceTransformer:
-    """Return an encoder with a pooler and without a head, or with its own pooler."""
+    """Load an encoder with a pooler of this package and no head, or with its own pooler."""
     if pooler != OWN_POOLER:
         if encoder.is_simcse:
             reason = f"{pooler} leaves out the MLP of {encoder.name!r}; {OWN_POOLER} keeps it"
