@@ -30,16 +30,13 @@ Main = Callable[..., int]  # takes argv, by default that of the process
 class OneLineParser(argparse.ArgumentParser):
     """A parser with one-line errors that prints its description as it is written.
 
-    Options cannot be abbreviated; dashes in their names count as underscores. ``elsewhere`` is
-    appended to the error about unknown options; it names the program that has them.
+    Options cannot be abbreviated; dashes in their names count as underscores. The ``epilog`` is
+    also appended to the error about unknown options.
     """
 
-    def __init__(
-        self, prog: str, description: str | None = None, elsewhere: str = "", **more: Any
-    ) -> None:
+    def __init__(self, prog: str, description: str | None = None, **more: Any) -> None:
         more.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(prog=prog, description=description, allow_abbrev=False, **more)
-        self._elsewhere = f"; {elsewhere}" if elsewhere else ""
         # torch.distributed.launch passes it, but sets LOCAL_RANK too, which counts
         self.add_argument("--local_rank", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         # accept -1e-3 as a value
@@ -65,7 +62,8 @@ class OneLineParser(argparse.ArgumentParser):
             elif " " not in argument:  # with a space it is a value
                 unknown.append(name + meant(name, shown))
         if unknown:
-            raise UserError(f"unknown option {', '.join(unknown)} (see --help){self._elsewhere}")
+            more = f"; {self.epilog}" if self.epilog else ""
+            raise UserError(f"unknown option {', '.join(unknown)} (see --help){more}")
         parsed, rest = super().parse_known_args(argv, namespace)
         if hasattr(parsed, "local_rank"):
             del parsed.local_rank

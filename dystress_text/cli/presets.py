@@ -155,10 +155,10 @@ def parse_options(
     argv: Sequence[str],
     prog: str,
     description: str | None,
-    elsewhere: str = "",
+    epilog: str | None = None,
 ) -> dict[str, Any]:
     """Parse a command line; return the given options by name."""
-    parser = SettingsParser(program.groups, prog, description, elsewhere=elsewhere, add_help=False)
+    parser = SettingsParser(program.groups, prog, description, epilog=epilog, add_help=False)
     parser.usage = "%(prog)s [--preset NAME] [--OPTION VALUE ...]"
     add = parser.add_argument
     absent = argparse.SUPPRESS

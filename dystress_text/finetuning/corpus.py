@@ -42,7 +42,7 @@ from dystress_text.models.reading import TextReader
 from dystress_text.models.static import unknown_token
 from dystress_text.training.batches import Batch
 
-FORMAT = 17  # version of the cache; raise it when the files or the reading of a text change
+FORMAT = 18  # version of the cache; raise it when the files or the reading of a text change
 TOKENS = "tokens.bin"  # memory-mapped
 ARRAYS = "arrays.npz"
 METADATA = "metadata.json"
@@ -338,6 +338,7 @@ def _read(
         raise ParameterError(text.parameter, f"{text.name!r} gives {report.summary()}; {expected}")
     by_sample = np.frombuffer(hashes, np.int64).reshape(-1, text.columns)
     _, first = np.unique(by_sample, axis=0, return_index=True)
+    report.duplicates = len(by_sample) - len(first)
     distinct = list(dict.fromkeys(sampled.values()))
     starts = np.frombuffer(offsets, np.int64)
     return Corpus(content, starts, np.sort(first), distinct, report, identity, text.columns)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ RECALL = Metric("pairs", "recall@1", "held-out pairs: recall@1 x 100", lexical="
 Row = tuple[str, ...]  # anchor, positive and negatives
 
 
-def hold_out(read: Callable[[], Iterable[Row]], most: int) -> tuple[list[Row], NDArray[np.int64]]:
+def hold_out(rows: Sequence[Row], most: int) -> tuple[list[Row], NDArray[np.int64]]:
     """Choose evenly spaced rows to hold out; the choice does not depend on the seed.
 
     A tenth of the rows is held out, but at least ``LEAST``. Nothing is held out if fewer than twice
@@ -28,34 +27,30 @@ def hold_out(read: Callable[[], Iterable[Row]], most: int) -> tuple[list[Row], N
     anchor or positive occurs in an earlier row.
 
     Args:
-        read: returns an iterator over all rows; called twice.
+        rows: all rows.
         most: greatest number of rows to hold out.
 
     Returns:
         The held-out rows, and the indices of all rows to exclude from training: those that contain,
         in any column, the anchor or the positive of a held-out row. Case and spacing do not count.
     """
+    hashes = np.fromiter((hash(_plain(text)) for row in rows for text in row), np.int64)
+    table = hashes.reshape(len(rows), -1)  # (rows, columns)
     seen: set[int] = set()
-    all_keys = array("q")  # hashes of all texts, row after row
     usable = []
-    for number, row in enumerate(read()):
-        keys = [hash(_plain(text)) for text in row]
-        all_keys.extend(keys)
-        measured = keys[:2]  # anchor and positive
-        if len({*measured}) == len(measured) and seen.isdisjoint(measured):
+    for number, (anchor, positive) in enumerate(table[:, :2].tolist()):
+        if anchor != positive and seen.isdisjoint((anchor, positive)):
             usable.append(number)
-        seen.update(measured)
+        seen.update((anchor, positive))
     none = np.array([], np.int64)
     if len(usable) < 2 * LEAST:
         return [], none
     count = min(most, max(len(usable) // 10, LEAST))
     held = [usable[-(-i * len(usable) // count)] for i in range(count)]
-    table = np.frombuffer(all_keys, np.int64).reshape(number + 1, -1)  # (rows, columns)
     excluded = np.flatnonzero(np.isin(table, table[held, :2]).any(axis=1))
     if len(table) - len(excluded) < LEAST:
         return [], none
-    chosen = set(held)
-    return [row for i, row in enumerate(read()) if i in chosen], excluded
+    return [rows[i] for i in held], excluded
 
 
 def _plain(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -56,7 +56,6 @@ from dystress_text.models.poolers import (
 )
 from dystress_text.models.reading import TextReader
 from dystress_text.models.static import (
-    PIVOT,
     STATIC,
     TEXTS_READ,
     document_id,
@@ -66,9 +65,9 @@ from dystress_text.models.static import (
     is_static,
     learn_tokenizer,
     new_static,
+    set_unknown,
     table_of,
 )
-from dystress_text.training.run_record import Hybrid
 
 # origin of a head's weights
 NEW_HEAD = "new"
@@ -90,7 +89,6 @@ class TextModel:
         head: the origin of the head, and whether the saved model keeps it; None without a head.
         document_row: whether a static model has a document row
             (:mod:`dystress_text.models.static`).
-        hybrid: the parts of a hybrid; None for other models.
     """
 
     embedder: Embedder
@@ -100,7 +98,6 @@ class TextModel:
     notes: list[str]
     head: Mapping[str, Any] | None = None
     document_row: bool = False
-    hybrid: Hybrid | None = None
 
     @property
     def is_static(self) -> bool:
@@ -113,10 +110,9 @@ class TextModel:
 
     def save(self, folder: Path) -> None:
         """Save ``model`` as it is now, in sentence-transformers' format."""
-        if self.model is self.embedder.model:
-            self.embedder.save(folder)
-        else:
-            save_model(self.model, folder)
+        if is_static(self.model):
+            set_unknown(self.model)  # weight decay makes it smaller
+        save_model(self.model, folder)
 
 
 def load_initial_model(
@@ -140,22 +136,28 @@ def load_initial_model(
         ParameterError: the model cannot be loaded, or an option does not fit it.
     """
     name = model_path(settings.model_name_or_path)
-    if name == STATIC:
-        return _static(None, settings, given, texts, language, distilled)
-    for option in {"vocabulary", "dim"}.intersection(given):
-        reason = f"applies only to --model_name_or_path {STATIC}; {name!r} has its own"
-        raise ParameterError(option, reason)
-    loaded = _load(name, settings)
-    if isinstance(loaded, SentenceTransformer) and is_static(loaded):
+    loaded: PretrainedEncoder | SentenceTransformer | None = None
+    if name != STATIC:
+        for option in {"vocabulary", "dim"}.intersection(given):
+            reason = f"applies only to --model_name_or_path {STATIC}; {name!r} has its own"
+            raise ParameterError(option, reason)
+        loaded = _load(name, settings)
+    if loaded is None or (isinstance(loaded, SentenceTransformer) and is_static(loaded)):
         return _static(loaded, settings, given, texts, language, distilled)
     for option in ("hybrid", "distill"):
         if getattr(settings, option) is not None:
             raise ParameterError(option, f"requires a static encoder; {name!r} is not one")
     if isinstance(loaded, PretrainedEncoder):
-        parts = _parts_of_encoder(loaded, settings)
-    else:
-        parts = _parts_of_model(name, loaded, settings, given)
-    return _assemble(parts, settings)
+        kind = "SimCSE checkpoint" if loaded.is_simcse else "encoder"
+        mlp = loaded.pooler if loaded.is_simcse else None
+        model = _with_pooler(loaded, settings.pooler_type)
+        return _assemble(name, model, settings.pooler_type, settings, f"{kind} {name!r}", mlp)
+    kinds = ", ".join(type(module).__name__ for module in loaded)
+    if not isinstance(loaded[0], Transformer):
+        reason = f"has the modules {kinds}; the first must be Transformer or StaticEmbedding"
+        raise ParameterError("model_name_or_path", f"{name!r} {reason}")
+    note = f"sentence-transformers model: {kinds}; at most {loaded.max_seq_length} tokens"
+    return _assemble(name, loaded, _own_pooler(loaded, settings, given), settings, note)
 
 
 def _load(name: str, settings: TextSettings) -> PretrainedEncoder | SentenceTransformer:
@@ -165,34 +167,8 @@ def _load(name: str, settings: TextSettings) -> PretrainedEncoder | SentenceTran
         return load_encoder(name, settings.dropout)
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """The parts of a model with a transformer.
-
-    Attributes:
-        name: folder or hub name of the loaded model.
-        note: what was loaded, for the user.
-        modules: the transformer and its pooling.
-        pooler: name of the pooling; None for other pooling.
-        last: the final normalisation, if any.
-        own_head: the dense + tanh layer on the pooled embedding, if the loaded model has one.
-        mlp: the weights of a SimCSE checkpoint's head.
-        options: prompts and similarity function, as arguments of SentenceTransformer.
-    """
-
-    name: str
-    note: str
-    modules: list[nn.Module]
-    pooler: str | None
-    last: list[nn.Module]
-    own_head: Dense | None = None
-    mlp: nn.Linear | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-def _parts_of_encoder(encoder: PretrainedEncoder, settings: TextSettings) -> _Parts:
+def _with_pooler(encoder: PretrainedEncoder, pooler: str) -> SentenceTransformer:
     """Add a pooler and normalisation to an encoder."""
-    pooler = settings.pooler_type
     module = encoder.module
     if pooler not in POOLERS:
         raise ParameterError(
@@ -201,22 +177,17 @@ def _parts_of_encoder(encoder: PretrainedEncoder, settings: TextSettings) -> _Pa
     if pooler in FIRST and attends_to_the_left_only(encoder.transformer):
         reason = f"{pooler}: the first token attends to no other in a decoder; use {LAST}"
         raise ParameterError("pooler_type", reason)
-    modules = [module, *pooling_modules(pooler, module)]
-    kind = "SimCSE checkpoint" if encoder.is_simcse else "encoder"
-    mlp = encoder.pooler if encoder.is_simcse else None
-    note = f"{kind} {encoder.name!r}"
-    return _Parts(encoder.name, note, modules, pooler, [Normalize()], mlp=mlp)
+    modules = [module, *pooling_modules(pooler, module), Normalize()]
+    return SentenceTransformer(modules=modules, device="cpu")
 
 
-def _parts_of_model(
-    name: str, model: SentenceTransformer, settings: TextSettings, given: Collection[str]
-) -> _Parts:
-    """Take a sentence-transformers model apart."""
-    modules = list(model)
-    kinds = ", ".join(type(module).__name__ for module in modules)
-    if not isinstance(modules[0], Transformer):
-        reason = f"has the modules {kinds}; the first must be Transformer or StaticEmbedding"
-        raise ParameterError("model_name_or_path", f"{name!r} {reason}")
+def _own_pooler(
+    model: SentenceTransformer, settings: TextSettings, given: Collection[str]
+) -> str | None:
+    """Return the pooler of a sentence-transformers model, which keeps pooler and head.
+
+    None for any other pooling.
+    """
     pooler = pooler_of(model)
     if pooler in FIRST and settings.pooler_type in FIRST:
         pooler = settings.pooler_type  # both are saved as the first token
@@ -224,50 +195,74 @@ def _parts_of_model(
         own = pooler or "another"
         reason = f"this sentence-transformers model has {own}; leave the option out"
         raise ParameterError("pooler_type", reason)
+    if settings.mlp_head is False and any(isinstance(module, Dense) for module in model):
+        raise ParameterError("mlp_head", "this model has a head of its own, which is kept")
+    return pooler
+
+
+def _assemble(
+    name: str,
+    loaded: SentenceTransformer,
+    pooler: str | None,
+    settings: TextSettings,
+    note: str,
+    mlp: nn.Linear | None = None,
+) -> TextModel:
+    """Assemble the model, and the head and language-model head that only training needs.
+
+    Args:
+        name: folder or hub name of the model.
+        loaded: the model with its own head, if any.
+        pooler: of the model; None for other pooling.
+        settings: the options of model and data.
+        note: what was loaded, for the user.
+        mlp: weights for the head from a SimCSE checkpoint.
+    """
+    transformer = transformer_of(cast(Transformer, loaded[0]))
+    similarity = loaded.similarity_fn_name
+    made = {"device": "cpu", **prompts_of(loaded), "similarity_fn_name": similarity}
+    modules = list(loaded)
     last: list[nn.Module] = []
     if isinstance(modules[-1], Normalize):
         last = [modules.pop()]
     head = None
-    if isinstance(modules[-1], Dense):
-        if settings.mlp_head is False:
-            raise ParameterError("mlp_head", "this model has a head of its own, which is kept")
-        head = cast(Dense, modules.pop())
-    note = f"sentence-transformers model: {kinds}; at most {model.max_seq_length} tokens"
-    options = {**prompts_of(model), "similarity_fn_name": model.similarity_fn_name}
-    return _Parts(name, note, modules, pooler, last, head, options=options)
-
-
-def _assemble(parts: _Parts, settings: TextSettings) -> TextModel:
-    """Assemble the model, the head, and the language-model head."""
-    transformer = transformer_of(cast(Transformer, parts.modules[0]))
-    made = {"device": "cpu", **parts.options}
-    model = SentenceTransformer(modules=[*parts.modules, *parts.last], **made)
-    untrained = model
-    head = parts.own_head
     origin = OWN_HEAD
+    if isinstance(modules[-1], Dense):
+        head = cast(Dense, modules.pop())
+    model = SentenceTransformer(modules=[*modules, *last], **made)
+    untrained = model
     wanted = settings.mlp_head
     if wanted is None:
-        wanted = parts.pooler == "cls"  # SimCSE's rule
+        wanted = pooler == "cls"  # SimCSE's rule
     if head is None and wanted:
         head = new_head(transformer, model.get_embedding_dimension())
         origin = NEW_HEAD
-        if parts.mlp is not None:
-            head.linear.load_state_dict(parts.mlp.state_dict())
+        if mlp is not None:
+            head.linear.load_state_dict(mlp.state_dict())
             origin = SIMCSE_HEAD
-    keep = origin == OWN_HEAD or (settings.supervised and parts.pooler == "cls")  # SimCSE's, too
+    keep = origin == OWN_HEAD or (settings.supervised and pooler == "cls")  # SimCSE's, too
     if settings.mlp_only_train is not None:
         keep = not settings.mlp_only_train
-    notes = [parts.note]
+    notes = [note]
     described = None
     if head is not None:
         described = {"starts": origin, "kept": keep}
         notes.append(f"head: {origin}, {'kept' if keep else 'dropped after training'}")
         if keep:
-            model = SentenceTransformer(modules=[*parts.modules, head, *parts.last], **made)
+            model = SentenceTransformer(modules=[*modules, head, *last], **made)
             if origin != NEW_HEAD:
                 untrained = model
             head = None  # of the model, and not of its training alone
-    lm_head = load_lm_head(parts.name, transformer) if settings.do_mlm else None
+    embedder = _checked_embedder(name, model, head, settings)
+    return TextModel(embedder, model, untrained, pooler, notes, described)
+
+
+def _checked_embedder(
+    name: str, model: SentenceTransformer, head: Dense | None, settings: TextSettings
+) -> Embedder:
+    """Return the module that is trained; reject options that do not fit it."""
+    transformer = transformer_of(cast(Transformer, model[0]))
+    lm_head = load_lm_head(name, transformer) if settings.do_mlm else None
     embedder = Embedder(model, head, lm_head)
     limit = model.max_seq_length
     if limit is not None and settings.max_seq_length > limit:
@@ -275,7 +270,7 @@ def _assemble(parts: _Parts, settings: TextSettings) -> TextModel:
         raise ParameterError("max_seq_length", reason)
     if settings.dropout != 0 and settings.views == "dropout" and not settings.supervised:
         check_views(embedder)  # --dropout 0 is on purpose
-    return TextModel(embedder, model, untrained, parts.pooler, notes, described)
+    return embedder
 
 
 def new_head(transformer: Any, dim: int | None = None) -> Dense:
@@ -330,7 +325,6 @@ def _static(
     notes = [f"static: {rows - has_row:,} word pieces, {dim} numbers each"]
     if not has_row:
         notes.append("no document row: its documents are embedded like queries")
-    parts: Hybrid | None = None
     saved = model
     if settings.is_hybrid:
         source = texts or training_text(settings)
@@ -339,11 +333,8 @@ def _static(
         lexical = lexical_part(sentences, reader, 2 * dim)
         saved = new_hybrid(model, dense=dense, distilled=distilled, lexical=lexical)
         hybrid = cast(HybridEmbedding, saved[0])
-        parts = Hybrid(dims=hybrid.dims, weights=hybrid.weights, pivot=PIVOT, words=reader.title)
         notes += [f"vector: {describe_parts(hybrid)}", f"lexical part: {reader.title}"]
-    return TextModel(
-        Embedder(model), saved, saved, "avg", notes, document_row=has_row, hybrid=parts
-    )
+    return TextModel(Embedder(model), saved, saved, "avg", notes, document_row=has_row)
 
 
 def distill_text(

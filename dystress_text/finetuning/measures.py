@@ -60,10 +60,6 @@ class RunMeasures:
         """The set of scored pairs that the table and the page show; None without one."""
         return next(iter(self.evaluation.pairs), None)
 
-    @property
-    def _pooler(self) -> str:
-        return str(self.text_model.pooler)
-
     def before_training(self) -> None:
         """Measure the untrained model with each pooler, and the lexical baseline.
 
@@ -75,7 +71,7 @@ class RunMeasures:
         own = self.text_model.untrained
         lexical = self.evaluation.lexical_baseline()
         untrained: dict[str, dict[str, float]] = {}
-        models = {self._pooler: own}
+        models = {str(self.text_model.pooler): own}
         hybrid = hybrid_part(own)
         if hybrid is not None and "dense" in hybrid.parts:
             models = {BASE: hybrid.model, **models}
@@ -176,7 +172,7 @@ def description(
     data = measures.data
     lines = [*measures.text_model.notes, f"{data.corpus.report.summary()} ({data.text.name})"]
     if options.drop_duplicates:
-        lines.append(f"{data.dropped:,} samples with the tokens of an earlier one are dropped")
+        lines.append("samples with the tokens of an earlier one are dropped")
     if options.cropped:
         unit = "tokens" if measures.text_model.is_static else "words"
         share = f"{options.crop_min} to {options.crop_max} of its {unit}"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from accelerate import Accelerator
 from accelerate.utils import set_seed
 from sentence_transformers.base.evaluation import SentenceEvaluator
 
@@ -42,7 +41,7 @@ from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.models.hybrid import check_dense
 from dystress_text.models.loading import is_sentence_transformer, load_sentence_transformer, quiet
 from dystress_text.models.masked_lm import TokenMasking
-from dystress_text.models.static import STATIC
+from dystress_text.models.static import PIVOT, STATIC
 from dystress_text.training.accelerator import (
     StopSignals,
     before_first_step,
@@ -60,7 +59,7 @@ from dystress_text.training.run import (
     open_run,
 )
 from dystress_text.training.run_folder import TEXT_PROGRAM
-from dystress_text.training.run_record import RunRecord
+from dystress_text.training.run_record import Hybrid, RunRecord
 from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
@@ -117,10 +116,14 @@ def fine_tune(
                     settings.text, settings.given, text, settings.evaluation.language, distilled
                 )
                 initial.to(accelerator.device)
-                metric = _choose_metric(evaluation, settings.training, initial, accelerator)
-                data = prepare_data(text, initial, settings, accelerator)
-                scratch = output / MODEL_STAGING
-                check = partial(check_saving, initial, settings.text.max_seq_length, scratch)
+                metric = on_main_process(
+                    accelerator, partial(_choose_metric, evaluation, settings.training, initial)
+                )
+                with accelerator.local_main_process_first():  # the others read its cache
+                    data = prepare_data(text, initial, settings)
+                check = partial(
+                    check_saving, initial, settings.text.max_seq_length, output / MODEL_STAGING
+                )
                 on_main_process(accelerator, check)
                 training = fit_settings(settings, data, initial, accelerator.num_processes)
                 task = _make_task(settings, initial, data, loss, evaluation)
@@ -156,20 +159,13 @@ def _show(text: TrainingText, settings: RunSettings) -> None:
 
 
 def _choose_metric(
-    evaluation: EvaluatorList,
-    training: TrainingSettings,
-    initial: TextModel,
-    accelerator: Accelerator,
+    evaluation: EvaluatorList, training: TrainingSettings, initial: TextModel
 ) -> str | None:
     """Call the user's evaluator once; return the metric that selects the best model."""
-
-    def choose() -> str | None:
-        evaluation.try_own(initial.model)
-        if evaluation.ignored:
-            OUTPUT.info(f"evaluator: not used as figures: {', '.join(evaluation.ignored)}")
-        return evaluation.best_metric(training.metric_for_best_model)
-
-    return on_main_process(accelerator, choose)
+    evaluation.try_own(initial.model)
+    if evaluation.ignored:
+        OUTPUT.info(f"evaluator: not used as figures: {', '.join(evaluation.ignored)}")
+    return evaluation.best_metric(training.metric_for_best_model)
 
 
 def _make_task(
@@ -214,7 +210,6 @@ def _new_record(
         content=content_of(settings, data.corpus.report.sha256, evaluation),
         corpus={
             **asdict(data.corpus.report),
-            "dropped": data.dropped,
             "samples": len(data),
             "titled": data.text.titled,
         },
@@ -224,7 +219,6 @@ def _new_record(
         start=start,
         head=initial.head,
         document_row=initial.document_row,
-        hybrid=initial.hybrid,
     )
 
 
@@ -245,9 +239,9 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
     measures.after_training(model)
     record.base_model = describe_base(model_path(settings.text.model_name_or_path))
     trust = ""
-    if record.hybrid is not None:
+    if settings.text.is_hybrid:
         dense = describe_base(settings.text.dense_model or STATIC)
-        record.hybrid = replace(record.hybrid, **vars(dense))
+        record.hybrid = Hybrid(**vars(dense), pivot=PIVOT)
         trust = " with trust_remote_code"
     finish_run(trainer, record)  # first, as card and page can be made again
     sentences = measures.data.text.columns * trainer.samples_per_second

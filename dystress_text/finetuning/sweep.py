@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +15,6 @@ from itertools import product
 from pathlib import Path
 from typing import IO, Any
 
-from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from dystress_text.analysis.page import leave_report
@@ -241,11 +239,8 @@ def save_untrained(settings: RunSettings, folder: Path) -> None:
         text = training_text(settings.text)
         set_seed(settings.training.seed)
         initial = load_initial_model(settings.text, settings.given, text)
-        prepare_data(text, initial, settings, Accelerator(cpu=True))  # scales a new static table
-        if initial.untrained is initial.model:
-            initial.save(folder)
-        else:
-            save_model(initial.untrained, folder)
+        prepare_data(text, initial, settings)  # scales a new static table
+        save_model(initial.untrained, folder)
 
 
 def sweep(options: Any, extra: Sequence[str]) -> bool:
@@ -287,39 +282,44 @@ def run_all(runs: Sequence[PlannedRun], logs: Path) -> list[str]:
     Raises:
         Interrupted: a signal stopped the sweep.
     """
-    signals: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _: signals.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    handlers: dict[int, Any] = {}
+
+    def stop(number: int, _: object) -> None:
+        for each in handlers:
+            signal.signal(each, signal.SIG_IGN)  # the process saves its state once
+        name = signal.Signals(number).name
+        raise Interrupted(number, f"stopped by {name}; the same command continues")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handlers[number] = signal.signal(number, stop)
     try:
-        failed = [run.folder.name for run in runs if not _run(run, logs, signals)]
+        return [run.folder.name for run in runs if not _run(run, logs)]
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if signals:
-        name = signal.Signals(signals[0]).name
-        raise Interrupted(signals[0], f"stopped by {name}; the same command continues")
-    return failed
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
 
 
-def _run(run: PlannedRun, logs: Path, signals: Sequence[int]) -> bool:
+def _run(run: PlannedRun, logs: Path) -> bool:
     """Train and evaluate a run, each in a process; return whether all processes succeeded."""
     name = run.folder.name
     file = logs / f"{name}.log"
     try:
         for command in run.commands():
             with file.open("a", encoding="utf-8") as log:
-                _wait_until_free(log, signals)
-                if signals:
-                    return False
+                _wait_until_free(log)
                 print(f"{name}: {command[3]}", flush=True)
                 print(f"$ {shlex.join(command)}", file=log, flush=True)
                 process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                 )
-                code = _wait(process, signals)
-            if code != 0 and not signals:
+                try:
+                    code = process.wait()
+                except Interrupted:
+                    print("stopping a run, which saves its state", flush=True)
+                    process.terminate()
+                    process.wait()
+                    raise
+            if code != 0:
                 last = file.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
                 raise UserError(f"{last}; exit code {code}, log: {file}")
     except UserError as error:
@@ -328,28 +328,12 @@ def _run(run: PlannedRun, logs: Path, signals: Sequence[int]) -> bool:
     return True
 
 
-def _wait_until_free(log: IO[str], signals: Sequence[int]) -> None:
+def _wait_until_free(log: IO[str]) -> None:
     """Wait for a process that a killed sweep left behind; then lock the log for the next one.
 
     A process inherits the open log as its output and thereby the lock, so it is never without it.
     """
-    with suppress(ImportError):  # no fcntl on Windows
+    with suppress(ImportError, OSError):  # Windows has no fcntl, some disks have no locks
         import fcntl
 
-        while not signals:
-            try:
-                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                time.sleep(1)
-            except OSError:  # a disk without locks
-                return
-
-
-def _wait(process: subprocess.Popen[bytes], signals: Sequence[int]) -> int:
-    while not signals:
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(timeout=1)
-    print("stopping a run, which saves its state", flush=True)
-    process.terminate()
-    return process.wait()
+        fcntl.flock(log, fcntl.LOCK_EX)

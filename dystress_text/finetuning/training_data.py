@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
-from accelerate import Accelerator
 
 from dystress_text.errors import ParameterError
 from dystress_text.finetuning import holdout
@@ -39,22 +36,18 @@ class TrainingData:
     Attributes:
         text: the training text.
         corpus: the samples to train on.
-        dropped: the number of samples dropped because an earlier sample has the same tokens.
         held_out: rows to measure before and after training.
     """
 
     text: TrainingText
     corpus: Corpus
-    dropped: int
     held_out: list[holdout.Row]
 
     def __len__(self) -> int:
         return len(self.corpus)
 
 
-def prepare_data(
-    text: TrainingText, initial: TextModel, settings: RunSettings, accelerator: Accelerator
-) -> TrainingData:
+def prepare_data(text: TrainingText, initial: TextModel, settings: RunSettings) -> TrainingData:
     """Tokenise a text and select samples; scale the vectors of a new static model by idf."""
     options = settings.text
     seed = settings.training.seed
@@ -62,15 +55,11 @@ def prepare_data(
     if options.cropped:
         crops = Crops(seed, options.crop_min, options.crop_max, options.max_seq_length)
     reader = TextReader(initial.embedder.model, options.max_seq_length)
-    with accelerator.local_main_process_first():  # other processes read its cache
-        read = load_corpus(
-            text,
-            reader,
-            options.max_train_samples,
-            crops=None if initial.is_static else crops,
-        )
+    most = options.max_train_samples
+    # crops of a static model are cut from the tokens
+    read = load_corpus(text, reader, most, crops=None if initial.is_static else crops)
     if crops is not None and initial.is_static:
-        titles = title_lengths(text, reader, options.max_train_samples)
+        titles = title_lengths(text, reader, most)
         read = TokenCroppedCorpus(**vars(read), crops=crops, titles=titles)
     if options.model_name_or_path == STATIC:
         model = initial.embedder.model
@@ -78,12 +67,12 @@ def prepare_data(
         initialize_by_idf(model, frequencies, len(read.offsets) - 1, seed)
         set_document_row(model, read.sentences())
     corpus = read.distinct() if options.drop_duplicates else read
-    dropped = len(read) - len(corpus)
     held_out: list[holdout.Row] = []
     has_set = bool(set(settings.evaluation.eval_set) - {"none"})
     if options.supervised and options.held_out and not has_set:
-        rows = partial(_rows, text, options.max_train_samples)
-        held_out, excluded = holdout.hold_out(rows, options.held_out)
+        sentences = text.sentences(samples=most)
+        rows = zip(*[sentences] * text.columns, strict=True)
+        held_out, excluded = holdout.hold_out(list(rows), options.held_out)
         kept = np.setdiff1d(corpus.original_indices(np.arange(len(corpus))), excluded)
         if held_out:
             note = f"{len(held_out)} samples are held out"
@@ -92,13 +81,7 @@ def prepare_data(
                 note += f", and {repeating:,} others that repeat one of their texts are left out"
             initial.notes.append(note)
         corpus = replace(corpus, chosen=kept)
-    return TrainingData(text, corpus, dropped, held_out)
-
-
-def _rows(text: TrainingText, most: int | None) -> Iterator[tuple[str, ...]]:
-    """Yield the samples of a text as rows of sentences."""
-    sentences = text.sentences(samples=most)
-    return zip(*[sentences] * text.columns, strict=True)
+    return TrainingData(text, corpus, held_out)
 
 
 def fit_settings(

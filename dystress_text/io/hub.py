@@ -59,11 +59,9 @@ def model_file(name: str, file: str) -> Path | None:
         return path if path.is_file() else None
     try:
         return Path(hf_hub_download(name, file, local_files_only=not hub_reachable()))
-    except HFValidationError as error:
-        raise UserError(f"{name!r} is neither a folder nor a possible name on the hub") from error
     except GatedRepoError:
         raise
-    except RepositoryNotFoundError as error:
+    except (HFValidationError, RepositoryNotFoundError) as error:
         raise UserError(f"{name!r} is neither a folder here nor a model on the hub") from error
     except LocalEntryNotFoundError as error:
         if hub_reachable():

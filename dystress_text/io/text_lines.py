@@ -8,13 +8,10 @@ import gzip
 import lzma
 import unicodedata
 import zlib
-from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
-
-import numpy as np
 
 MAX_LINE_BYTES = 65_536
 OPENERS: dict[str, Callable[..., object]] = {
@@ -49,7 +46,7 @@ class CorpusReport:
     invalid_utf8: int = 0  # skipped
     first_invalid: int = 0  # number of the first such line
     nul: int = 0  # skipped, with a NUL byte
-    duplicates: int = 0  # kept, equal to an earlier one
+    duplicates: int = 0  # kept, with the tokens of an earlier one
     truncated: int = 0  # kept, but cut to the training length
     tokens: int = 0  # of all sentences, before the cut
     tokens_cut: int = 0
@@ -86,7 +83,6 @@ def read_sentences(
 
     Only a line feed ends a line; a carriage return before it is dropped.
     """
-    hashes = array("q")  # 8 bytes per sentence; a set of strings would be far larger
     for line in lines:
         report.lines += 1
         line = line.removesuffix(b"\n")
@@ -106,13 +102,9 @@ def read_sentences(
             report.empty += 1
             continue
         report.sentences += 1
-        hashes.append(hash(sentence))
         yield sentence
         if report.sentences == most:
             break
-    whole = len(hashes) // report.columns * report.columns
-    samples = np.frombuffer(hashes, dtype=np.int64)[:whole].reshape(-1, report.columns)
-    report.duplicates = len(samples) - len(np.unique(samples, axis=0))
 
 
 def not_utf8(path: Path) -> str:

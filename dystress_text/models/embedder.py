@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import MethodType
 from typing import Any, Literal, TypeVar, cast
 
@@ -28,9 +27,9 @@ from torch import Tensor, nn
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
-from dystress_text.models.loading import save_model, transformer_of
+from dystress_text.models.loading import transformer_of
 from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states
-from dystress_text.models.static import is_static, mean_of_rows, set_unknown
+from dystress_text.models.static import mean_of_rows
 
 TEXTS_AT_ONCE = 4_096  # tokenised together; features take many times the memory of the ids
 TOKENS_ON_CPU = 2_048  # of a batch of texts
@@ -115,11 +114,6 @@ class Embedder(nn.Module):
         states = packed_states(transformer, token_ids, packing)[-1]  # (tokens, dim)
         logits = self.lm_head(states[indices])  # (m, vocabulary)
         return F.cross_entropy(logits.float(), tokens, reduction="sum").unsqueeze(0)
-
-    def save(self, folder: str | Path) -> None:
-        if is_static(self.model):
-            set_unknown(self.model)  # weight decay makes it smaller
-        save_model(self.model, folder)
 
 
 def _check_weights(first: Any) -> None:

@@ -37,11 +37,7 @@ from dystress_text.models.hybrid_module import SETTINGS, HybridEmbedding
 
 MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
-# files of hybrids before parts had names: settings, table, its tokenizer
-_OLD_HYBRIDS = (
-    (SETTINGS, "lexical.safetensors", "lexical.json"),
-    ("beside.json", "words.safetensors", "words.json"),  # of 0.2
-)
+_OLD_SETTINGS = "beside.json"  # of a hybrid of 0.2
 
 OWN_TYPE = "SentenceTransformer"
 # which later releases read too, or a model without this package
@@ -208,7 +204,7 @@ def is_sentence_transformer(name_or_path: str) -> bool:
 
 def is_hybrid(folder: Path) -> bool:
     """Return whether a folder is a saved hybrid model."""
-    return any((folder / files[0]).is_file() for files in _OLD_HYBRIDS)
+    return any((folder / name).is_file() for name in (SETTINGS, _OLD_SETTINGS))
 
 
 def _load_hybrid(folder: Path, device: str | None) -> SentenceTransformer:
@@ -218,7 +214,8 @@ def _load_hybrid(folder: Path, device: str | None) -> SentenceTransformer:
         return load_sentence_transformer(path, device)
 
     with readable(str(folder)):
-        module = _old_hybrid(folder, load_model) or HybridEmbedding.from_folder(folder, load_model)
+        load = _old_hybrid if (folder / _OLD_SETTINGS).is_file() else HybridEmbedding.from_folder
+        module = load(folder, load_model)
         return SentenceTransformer(
             modules=[module],
             device=str(module.model.device),
@@ -228,22 +225,16 @@ def _load_hybrid(folder: Path, device: str | None) -> SentenceTransformer:
         )
 
 
-def _old_hybrid(
-    folder: Path, load_model: Callable[[str], SentenceTransformer]
-) -> HybridEmbedding | None:
-    """Load a hybrid of 0.2 or of a later release before parts had names, else return None."""
-    for settings, table, tokenizer in _OLD_HYBRIDS:
-        if not (folder / table).is_file():
-            continue
-        weight = json.loads((folder / settings).read_text(encoding="utf-8"))["weight"]
-        embedding = StaticEmbedding(
-            Tokenizer.from_file(str(folder / tokenizer)),
-            embedding_weights=load_file(folder / table)["table"],
-        )
-        static = SentenceTransformer(modules=[embedding], device="cpu")
-        parts = {"dense": load_model(str(folder / "model")), "table": static}
-        return HybridEmbedding(parts, {"dense": 1.0, "table": weight**2})
-    return None
+def _old_hybrid(folder: Path, load_model: Callable[[str], SentenceTransformer]) -> HybridEmbedding:
+    """Load a hybrid of 0.2, whose parts have no names."""
+    weight = json.loads((folder / _OLD_SETTINGS).read_text(encoding="utf-8"))["weight"]
+    embedding = StaticEmbedding(
+        Tokenizer.from_file(str(folder / "words.json")),
+        embedding_weights=load_file(folder / "words.safetensors")["table"],
+    )
+    static = SentenceTransformer(modules=[embedding], device="cpu")
+    parts = {"dense": load_model(str(folder / "model")), "table": static}
+    return HybridEmbedding(parts, {"dense": 1.0, "table": weight**2})
 
 
 def check_sentence_transformer(name_or_path: str) -> None:
@@ -290,8 +281,12 @@ def save_model(model: SentenceTransformer, folder: str | Path) -> None:
     The folder of a hybrid contains the code of its module, so that it loads without this package.
     An earlier model in the folder is replaced when all new files are complete.
     """
-    if isinstance(model[0], Transformer):  # a static model's truncation is its own
-        reset_tokenizer(model.tokenizer)
+    # what a call leaves in a fast tokenizer, and saving keeps; a static model's is its own
+    tokenizer = getattr(model[0], "tokenizer", None)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        backend.no_truncation()
+        backend.no_padding()
     with quiet(), atomic_files(folder) as complete:
         model.save(str(complete), create_model_card=False)
         use_old_names(complete)
@@ -311,17 +306,6 @@ def use_old_names(folder: Path) -> None:
             for new, old in _OLD_NAMES.items():
                 text = re.sub(new, old, text)
             write_text(file, text)
-
-
-def reset_tokenizer(tokenizer: Any) -> None:
-    """Remove truncation and padding from a fast tokenizer.
-
-    A call leaves them, and saving would keep them.
-    """
-    backend = getattr(tokenizer, "backend_tokenizer", None)  # a static model's keeps its own
-    if backend is not None:
-        backend.no_truncation()
-        backend.no_padding()
 
 
 def _folders_of_encoders(name_or_path: str) -> list[str]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 def make_parser() -> SettingsParser:
     """Return the parser of the program."""
-    return SettingsParser([SentEvalSettings], "dystress evaluate", __doc__, elsewhere=SIMCSE)
+    return SettingsParser([SentEvalSettings], "dystress evaluate", __doc__, epilog=SIMCSE)
 
 
 @any_character_printable()

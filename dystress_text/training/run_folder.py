@@ -70,11 +70,13 @@ def write_record(folder: Path, record: RunRecord) -> None:
 
 
 def read_record(folder: Path) -> RunRecord:
-    values = read_json(folder / RECORD)
+    file = folder / RECORD
     try:
-        return RunRecord.from_json(values)
+        return RunRecord.from_json(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
     except (AttributeError, TypeError) as error:
-        raise UserError(f"{folder / RECORD} is not the record of a run: {error}") from error
+        raise UserError(f"{file} is not the record of a run: {error}") from error
 
 
 def find_record(folder: Path) -> RunRecord:
@@ -83,17 +85,6 @@ def find_record(folder: Path) -> RunRecord:
         return read_record(folder)
     except UserError:
         return RunRecord()
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file of a run."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{file} is not a JSON object")
-    return content
 
 
 def run_folders(folders: Iterable[Path]) -> list[Path]:

@@ -77,12 +77,9 @@ class BaseModel:
 
 @dataclass(frozen=True)
 class Hybrid(BaseModel):
-    """The dense or distilled model of a hybrid, and its parts by name."""
+    """The dense or distilled model of a hybrid."""
 
-    dims: Mapping[str, int] = field(default_factory=dict)
-    weights: Mapping[str, float] = field(default_factory=dict)
     pivot: float | None = None  # p of the document coordinates
-    words: str | None = None  # of the lexical part, such as English stems
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,16 @@ def test_all_lines_are_counted(lines):
     assert report.lines == len(io.BytesIO(data).readlines())
     assert report.lines == report.sentences + skipped
     assert not any("\0" in each or "\n" in each or not each.strip() for each in sentences)
-    assert report.duplicates == len(sentences) - len(set(sentences))
+
+
+def test_samples_with_the_tokens_of_an_earlier_one_are_duplicates(tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text("the cat sat\na dog\nThe cat sat\na dog\na dog and a cat\n")
+    corpus = load(file, tmp_path, length=4)
+    samples = [tuple(row) for row in np.split(corpus.content, corpus.offsets[1:-1])]
+    assert corpus.report.duplicates == len(samples) - len(set(samples))
+    assert corpus.report.duplicates >= 2
+    assert len(corpus.distinct()) == len(set(samples))
 
 
 def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypatch):

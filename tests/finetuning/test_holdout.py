@@ -31,21 +31,21 @@ ROWS = [(f"day {i} {' '.join(words[::2])}", " ".join(words[1:])) for i, words in
 
 
 def test_rows_are_held_out_evenly():
-    held, excluded = hold_out(lambda: iter(ROWS), 500)
+    held, excluded = hold_out(ROWS, 500)
     assert [ROWS[i] for i in excluded] == held
     assert np.diff(excluded).tolist() == [10] * 29
-    assert len(hold_out(lambda: iter(ROWS), 9)[0]) == 9
+    assert len(hold_out(ROWS, 9)[0]) == 9
 
 
 @pytest.mark.parametrize(("rows", "count"), [(49, 0), (50, 25), (260, 26)])
 def test_number_of_held_out_rows(rows, count):
-    assert len(hold_out(lambda: iter(ROWS[:rows]), 500)[0]) == count
+    assert len(hold_out(ROWS[:rows], 500)[0]) == count
 
 
 def test_held_out_rows_share_no_text():
     rows = [(f"question {i // 2}", f"answer {i}", "other") for i in range(300)]
     rows += [(f"late {i}", f"answer {i}", "other") for i in range(300)]
-    held, excluded = hold_out(lambda: iter(rows), 500)
+    held, excluded = hold_out(rows, 500)
     anchors = {row[0] for row in held}
     positives = {row[1] for row in held}
     assert len(anchors) == len(positives) == len(held) == 25
@@ -70,7 +70,7 @@ def test_a_held_out_text_is_in_no_column_of_a_training_row(column, written):
         copy = [f"one {i}", f"two {i}", f"three {i}", f"four {i}"]
         copy[column] = written(row[i % 2])
         copies.append(tuple(copy))
-    held, excluded = hold_out(lambda: iter([*copies[:30], *rows, *copies[30:]]), 500)
+    held, excluded = hold_out([*copies[:30], *rows, *copies[30:]], 500)
     texts = {text for row in held for text in row[:2]}
     assert len(held) == 25
     trained = [
@@ -84,8 +84,8 @@ def test_a_held_out_text_is_in_no_column_of_a_training_row(column, written):
 def test_nothing_is_held_out_if_too_few_rows_remain():
     rows = [(f"ask {i}", f"answer {i}", f"answer {(i + 1) % 300}", "no") for i in range(300)]
     every = [(f"ask {i}", f"answer {i}", *(f"answer {j}" for j in range(60))) for i in range(60)]
-    assert len(hold_out(lambda: iter(rows), 500)[0]) == 30
-    held, excluded = hold_out(lambda: iter(every), 500)
+    assert len(hold_out(rows, 500)[0]) == 30
+    held, excluded = hold_out(every, 500)
     assert (held, excluded.tolist()) == ([], [])
 
 

@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
 from conftest import set_dropout
 from model_cases import text_reader, without_normalization
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
@@ -96,7 +95,7 @@ def static_task(folder, rows):
     settings = parse([*options, f"--train_file={table(folder, rows=rows)}"])
     text = training_text(settings.text)
     initial = load_initial_model(settings.text, settings.given, text)
-    data = prepare_data(text, initial, settings, Accelerator(cpu=True))
+    data = prepare_data(text, initial, settings)
     distinct = list(dict.fromkeys(row[:3] for row in rows))
     assert len(data.corpus) == len(distinct)
     return TextTask(initial, data.corpus, settings.loss), distinct

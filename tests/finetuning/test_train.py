@@ -182,13 +182,13 @@ def test_a_run_names_the_parts_of_a_hybrid(kind, text_file, tmp_path, capsys):
     assert f"{numbers} = {total} numbers" in shown
     assert "English stems" in shown
     hybrid = read_record(tmp_path / "out")["hybrid"]
-    assert hybrid["dims"] == dims
-    assert hybrid["weights"] == {name: {"table": 0.5}.get(name, 1) for name in dims}
     assert hybrid["pivot"] == 0.25
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert numbers in card
     assert "p = 0.25" in card
     model = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
+    assert model[0].dims == dims
+    assert model[0].weights == {name: {"table": 0.5}.get(name, 1) for name in dims}
     sentence = text_file.read_text().splitlines()[0]
     assert model.encode_document(sentence).shape == (total,)
     assert np.abs(model.encode_document(sentence) - model.encode(sentence)).max() > 1e-2

@@ -24,7 +24,6 @@ from dystress_text.finetuning.texts import training_text
 from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.models.embedder import Embedder, encode
 from dystress_text.programs.train import main
-from dystress_text.training.accelerator import make_accelerator
 
 LENGTH = 12
 TEXTS = [*make_sentences(16), "cat", " ".join(["the old dog"] * 20)]
@@ -95,8 +94,7 @@ def prepared(base, folder, *more):
     )
     text = training_text(settings.text)
     initial = load_initial_model(settings.text, settings.given, text)
-    accelerator = make_accelerator(settings.training)
-    return initial, prepare_data(text, initial, settings, accelerator), texts
+    return initial, prepare_data(text, initial, settings), texts
 
 
 def as_unit_vectors(vectors):

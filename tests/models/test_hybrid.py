@@ -264,15 +264,12 @@ def test_the_folders_code_imports_four_packages(hybrid, tmp_path):
     assert roots <= packages | sys.stdlib_module_names
 
 
-@pytest.mark.parametrize(
-    ("settings", "name"), [("hybrid.json", "lexical"), ("beside.json", "words")]
-)
-def test_hybrids_of_earlier_releases_load(dense, settings, name, tmp_path):
+def test_hybrids_of_0_2_load(dense, tmp_path):
     static = build_static(16, small=True)
     dense.save(str(tmp_path / "model"))
-    save_file({"table": table_of(static).detach()}, tmp_path / f"{name}.safetensors")
-    tokenizer_of(static).save(str(tmp_path / f"{name}.json"))
-    (tmp_path / settings).write_text(json.dumps({"weight": 0.7}))
+    save_file({"table": table_of(static).detach()}, tmp_path / "words.safetensors")
+    tokenizer_of(static).save(str(tmp_path / "words.json"))
+    (tmp_path / "beside.json").write_text(json.dumps({"weight": 0.7}))
     module = {"idx": 0, "name": "0", "path": "", "type": "hybrid_module.HybridEmbedding"}
     (tmp_path / "modules.json").write_text(json.dumps([module]))
     config = {"prompts": {"query": "the cat saw "}, "similarity_fn_name": "cosine"}

@@ -46,7 +46,7 @@ def read(folder):
 def test_saved_model_equals_encode(family, pooler, tmp_path):
     embedder = Embedder(build_model(family, pooler), random_head())
     before = torch.get_rng_state()
-    embedder.save(tmp_path)
+    save_model(embedder.model, tmp_path)
     assert torch.equal(before, torch.get_rng_state())
     close(read(tmp_path), encode(embedder.model, TEXTS))
     saved = load_sentence_transformer(str(tmp_path))
@@ -57,9 +57,9 @@ def test_saved_model_equals_encode(family, pooler, tmp_path):
 
 def test_saving_replaces_an_earlier_model(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
-    Embedder(build_model("bert", "avg_top2", head=True)).save(tmp_path)
+    save_model(build_model("bert", "avg_top2", head=True), tmp_path)
     model = build_model("roberta", "cls", normalize=True)
-    Embedder(model).save(tmp_path)
+    save_model(model, tmp_path)
     close(read(tmp_path), model.encode(TEXTS))
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
@@ -87,7 +87,7 @@ def test_kept_head_is_saved_and_exported(tmp_path):
     weight, bias = [p.detach().double().numpy() for p in model[-1].parameters()]
     expected = np.tanh(bare.encode(TEXTS).astype(np.float64) @ weight.T + bias)
     close(encode(model, TEXTS), expected, 1e-5)
-    Embedder(model).save(tmp_path / "out")
+    save_model(model, tmp_path / "out")
     close(read(tmp_path / "out"), expected, 1e-5)
     assert export([str(tmp_path / "out"), "--to", "hf"]) == 0
     copy = tmp_path / "out-hf"

@@ -10,7 +10,6 @@ from dystress_text.finetuning.task import TextTask
 from dystress_text.finetuning.texts import training_text
 from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.models.masked_lm import TokenMasking
-from dystress_text.training.accelerator import make_accelerator
 
 WITH_MASK = "--model_name_or_path=bert-mini-wiki"  # a tokenizer with a mask token
 SUPERVISED = "premise,hypothesis,negative\n" + "the cat sat,the cat is on the mat,a dog ran\n" * 20
@@ -35,10 +34,9 @@ def meta_run(tiny_run, folder, *more):
         (folder / "pairs.csv").write_text(SUPERVISED)
         flags.append(f"--train_file={folder / 'pairs.csv'}")
     settings = parse(flags)
-    accelerator = make_accelerator(settings.training)
     text = training_text(settings.text)
     initial = load_initial_model(settings.text, settings.given, text)
-    data = prepare_data(text, initial, settings, accelerator)
+    data = prepare_data(text, initial, settings)
     masking = TokenMasking(initial.model.tokenizer) if settings.text.do_mlm else None
     task = TextTask(initial, data.corpus, settings.loss, masking=masking)
     to_meta(task)

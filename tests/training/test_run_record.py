@@ -36,7 +36,7 @@ def test_reads_a_record():
 
 def test_a_written_record_reads_as_itself(tmp_path):
     record = RunRecord.from_json(TEXT)
-    record.hybrid = Hybrid("m", dims={"table": 8}, weights={"table": 0.5}, pivot=0.75)
+    record.hybrid = Hybrid("m", pivot=0.75)
     record.held_out = HeldOut(70, 1.0, 0.5)
     write_record(tmp_path, record)
     assert read_record(tmp_path) == record
