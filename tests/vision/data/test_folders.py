@@ -107,3 +107,23 @@ def test_files_next_to_class_folders_are_counted(tmp_path):
     (note,) = images.notes
     assert note.startswith("2 files")
     assert "IMG_0.HEIC" in note
+
+
+def test_folders_called_like_two_splits_are_splits(tmp_path):
+    write_folder(tmp_path, {"train_images/a": [1], "train_images/b": [2], "test_images/a": [3]})
+    assert load_images(str(tmp_path)).classes == ("a", "b")
+    assert grays(load_images(str(tmp_path), "test")) == [3]
+
+
+def test_splits_below_a_class_are_refused(tmp_path):
+    """One folder around the set, or splits of each class: all would train."""
+    write_folder(tmp_path, {"photos/train/a": [1], "photos/val/a": [2]})
+    with pytest.raises(ParameterError, match="photos"):
+        load_images(str(tmp_path))
+
+
+def test_an_empty_test_split_is_none(tmp_path):
+    write_folder(tmp_path, {"train/a": [1], "train/b": [2], "val": []})
+    assert grays(load_images(str(tmp_path))) == [1, 2]
+    with pytest.raises(NoAccuracyError):
+        load_images(str(tmp_path), "test")
