@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -88,7 +89,7 @@ def absolute_paths(options: Mapping[str, Any]) -> dict[str, str]:
     dataset = options["dataset"]
     if not is_known(dataset) and Path(dataset).is_dir():
         paths["dataset"] = dataset
-    return {name: str(Path(path).absolute()) for name, path in paths.items()}
+    return {name: os.path.abspath(path) for name, path in paths.items()}
 
 
 def _is_read(folder: Path) -> bool:

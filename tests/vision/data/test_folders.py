@@ -6,6 +6,7 @@ import pytest
 from vision_cases import write_folder, write_parquet
 
 from dystress_text.errors import DataError, ParameterError
+from vision.data.folders import absolute_paths
 from vision.data.images import NoAccuracyError
 from vision.data.loading import load_images
 
@@ -127,3 +128,12 @@ def test_an_empty_test_split_is_none(tmp_path):
     assert grays(load_images(str(tmp_path))) == [1, 2]
     with pytest.raises(NoAccuracyError):
         load_images(str(tmp_path), "test")
+
+
+def test_a_folder_has_one_path_from_all_others(tmp_path, monkeypatch):
+    """So that a run resumes from another folder."""
+    write_folder(tmp_path, {"photos": [1], "runs": []})
+    monkeypatch.chdir(tmp_path / "runs")
+    options = {"dataset": "../photos", "data_dir": None, "train_list": "../list.txt"}
+    paths = {"dataset": str(tmp_path / "photos"), "train_list": str(tmp_path / "list.txt")}
+    assert absolute_paths(options) == paths
