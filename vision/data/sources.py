@@ -30,12 +30,8 @@ from vision.data.long_tail import RATIO, long_tail_indices
 from vision.data.parquet_files import image_rows, read_parquet, tables_of_split
 from vision.data.train_list import listed
 
-_UNLABELLED = {
-    "unlabeled",
-    "unlabelled",
-    "unsupervised",
-    "extra",
-}  # further splits, as STL-10 and SVHN have them
+# how further splits begin, as STL-10 and SVHN have them
+_UNLABELLED = ("unlabel", "unsupervised", "extra")
 
 
 def find_images(
@@ -207,7 +203,7 @@ def _split_folder(root: Path, split: str) -> tuple[Path, tuple[str, ...]]:
         classes = [
             name
             for name in others
-            if name.casefold() not in _UNLABELLED and files_below(root / name)[0]
+            if not name.casefold().startswith(_UNLABELLED) and files_below(root / name)[0]
         ]
     nested = any(folder_names(root / name) for name in splits)
     notes: tuple[str, ...] = ()

@@ -43,6 +43,14 @@ def test_the_other_test_split_is_named(tmp_path):
     assert "val" in " ".join(test.notes)
 
 
+@pytest.mark.parametrize("other", ["unlabeled_images", "Unlabelled", "extra"])
+def test_images_without_labels_may_be_a_further_split(other, tmp_path):
+    write_folder(tmp_path, {"train": [1], "test": [2], other: [3]})
+    images = load_images(str(tmp_path))
+    assert grays(images) == [1]
+    assert other in " ".join(images.notes)
+
+
 @pytest.mark.parametrize("other", ["Train", "training"])
 def test_two_training_splits_are_refused(other, tmp_path):
     write_folder(tmp_path, {"train": [1], other: [2], "test": [3]})
