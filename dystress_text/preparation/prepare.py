@@ -56,8 +56,8 @@ def _check_options(request: Request, manifest: Manifest, folder: Path) -> None:
     """Reject options that a ready set was not made with."""
     changed = [] if request.variant in (None, manifest.variant) else [f"variant {request.variant}"]
     if request.classes is not None:
-        wanted = request.classes.read_text(encoding="utf-8", errors="replace").split()
-        if wanted != (folder / CLASSES).read_text(encoding="utf-8").split():
+        words = request.classes.read_text(encoding="utf-8", errors="replace").split()
+        if [*dict.fromkeys(words)] != (folder / CLASSES).read_text(encoding="utf-8").split():
             changed.append(f"the classes of {request.classes}")
     if changed:
         made = f"{manifest.name} is ready, made from {manifest.source}"

@@ -119,7 +119,7 @@ def test_transformers_read_backbone_and_input(tmp_path):
         torch.testing.assert_close(pooled, encoder.features(pixels))
 
 
-@pytest.mark.parametrize("side", [32, 96, 160, 224, 384])
+@pytest.mark.parametrize("side", [32, 96, 160, 224, 320, 384])
 @pytest.mark.parametrize(("height", "width"), [(480, 640), (601, 350), (50, 66)])
 @pytest.mark.parametrize("crop", [0.875, 1.0])
 def test_evaluation_cuts_the_square_of_the_saved_processor(side, height, width, crop, tmp_path):

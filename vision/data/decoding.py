@@ -81,13 +81,9 @@ def cut_square(picture: Image.Image, square: Square) -> Image.Image:
     height = int(square.resized_side * picture.height / shorter)
     left = (width - side) // 2
     top = (height - side) // 2
-    box = (  # in the picture's own pixels, so that only the square is computed
-        left * picture.width / width,
-        top * picture.height / height,
-        (left + side) * picture.width / width,
-        (top + side) * picture.height / height,
-    )
-    return picture.resize((side, side), Image.Resampling.BILINEAR, box)
+    # resizing the square's box alone rounds differently, by up to 2 of 255
+    resized = picture.resize((width, height), Image.Resampling.BILINEAR)
+    return resized.crop((left, top, left + side, top + side))
 
 
 @contextmanager

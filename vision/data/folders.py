@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,16 @@ def names_of_split(
     known = SPLITS[split]
     alike = [name for name in names if word_of(name) in known]
     return sorted(alike, key=lambda name: known.index(word_of(name)))
+
+
+def split_word(name: str) -> str:
+    """Return the first word of a name that is a split's, such as train in ``own-train2017``."""
+    return next(filter(SPLIT_NAMES.__contains__, re.split("[^a-z]", name.casefold())), "")
+
+
+def is_divided(names: Iterable[str], word_of: Callable[[str], str] = str.casefold) -> bool:
+    """Return whether there are names of each split."""
+    return all(names_of_split(names, split, word_of) for split in SPLITS)
 
 
 def files_in(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -77,7 +89,7 @@ def absolute_paths(options: Mapping[str, Any]) -> dict[str, str]:
     dataset = options["dataset"]
     if not is_known(dataset) and Path(dataset).is_dir():
         paths["dataset"] = dataset
-    return {name: str(Path(path).absolute()) for name, path in paths.items()}
+    return {name: os.path.abspath(path) for name, path in paths.items()}
 
 
 def _is_read(folder: Path) -> bool:

@@ -19,7 +19,7 @@ import torch
 
 from dystress_text.errors import DataError, ParameterError, reason_of
 from dystress_text.io.paths import cache_root
-from vision.data.folders import SPLIT_NAMES, names_of_split
+from vision.data.folders import SPLIT_NAMES, names_of_split, split_word
 from vision.data.image_files import ImageFiles
 from vision.data.images import EncodedImages
 
@@ -45,7 +45,7 @@ def tables_of_split(tables: Sequence[Path], split: str) -> dict[str, list[Path]]
     for path in tables:
         by_name[_split_of(path)].append(path)
     # test-mini is another split than test, but the test split of a set without test
-    names = names_of_split(by_name, split) or names_of_split(by_name, split, _first_word)
+    names = names_of_split(by_name, split) or names_of_split(by_name, split, split_word)
     for name in names:
         _check_complete(name, by_name[name])
     return {name: by_name[name] for name in names}
@@ -55,12 +55,8 @@ def _split_of(path: Path) -> str:
     """Return the split in a name such as ``train-00000-of-00005`` or ``train/0000``."""
     name = _NUMBER.sub("", path.stem)
     folder = path.parent.name
-    is_inside = _first_word(name) not in SPLIT_NAMES and folder.casefold() in SPLIT_NAMES
+    is_inside = not split_word(name) and folder.casefold() in SPLIT_NAMES
     return folder if is_inside else name
-
-
-def _first_word(name: str) -> str:
-    return re.split("[^a-z]", name.casefold())[0]
 
 
 def _check_complete(name: str, files: Sequence[Path]) -> None:
@@ -74,11 +70,14 @@ def _check_complete(name: str, files: Sequence[Path]) -> None:
     matches = [_NUMBER.search(path.stem) for path in files]
     numbers = sorted(int(match[1]) for match in matches if match)
     totals = {int(match[2]) for match in matches if match and match[2]}
-    if not totals and 0 in numbers:
-        totals = {numbers[-1] + 1}
-    if totals and (totals != {len(files)} or numbers != [*range(len(files))]):
+    first = min(numbers, default=0)
+    if totals or any(path.stem.isdigit() for path in files):
+        first = 0  # as the hub counts
+    gaps = numbers and numbers != [*range(first, first + len(files))]
+    prefixes = {_NUMBER.sub("", path.stem) for path in files}
+    if totals - {len(files)} or (len(prefixes) == 1 and gaps):
         names = ", ".join(map(str, files))
-        raise DataError(f"{names} are not all files of one numbered set")
+        raise DataError(f"not all files of one numbered set, or of several: {names}")
 
 
 def _links(files: Sequence[Path]) -> list[Path]:

@@ -100,12 +100,12 @@ def _class_list(entry: ImageData, request: Request, staging: Path) -> Manifest:
         wanted = f"--classes FILE must name {entry.classes} classes (folder names), one a line"
         raise DataError(f"{entry.name}: {wanted}")
     images = Path(base.folder)
-    names = classes.read_text(encoding="utf-8", errors="replace").split()
+    names = [*dict.fromkeys(classes.read_text(encoding="utf-8", errors="replace").split())]
     for name in names:
         if not (images / "train" / name).is_dir():
             reason = f"{classes} names {name!r}, which is not a class of {images}"
             raise DataError(f"{entry.name}: {reason}")
-    request.compare(entry.name, classes, f"{len(set(names))} classes", f"{entry.classes} classes")
+    request.compare(entry.name, classes, f"{len(names)} classes", f"{entry.classes} classes")
     (staging / CLASSES).write_text("".join(f"{name}\n" for name in names), "utf-8")
     variant = request.variant or base.variant
     counts = {

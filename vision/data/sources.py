@@ -20,7 +20,9 @@ from vision.data.folders import (
     files_below,
     files_in,
     folder_names,
+    is_divided,
     names_of_split,
+    split_word,
 )
 from vision.data.image_files import ImageFiles
 from vision.data.images import EncodedImages, NoAccuracyError
@@ -28,12 +30,8 @@ from vision.data.long_tail import RATIO, long_tail_indices
 from vision.data.parquet_files import image_rows, read_parquet, tables_of_split
 from vision.data.train_list import listed
 
-_UNLABELLED = {
-    "unlabeled",
-    "unlabelled",
-    "unsupervised",
-    "extra",
-}  # further splits, as STL-10 and SVHN have them
+# how further splits begin, as STL-10 and SVHN have them
+_UNLABELLED = ("unlabel", "unsupervised", "extra")
 
 
 def find_images(
@@ -164,6 +162,8 @@ def read_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> EncodedIm
     if not classes:
         files, ignored = files_below(folder)
     for label, name in enumerate(classes):
+        if is_divided(folder_names(folder / name)):
+            raise ParameterError("dataset", f"{folder / name} has splits; name it, or move them")
         images, others = files_below(folder / name)
         if not images:
             known = "no images of a known ending, such as .jpg,"
@@ -189,26 +189,33 @@ def _split_folder(root: Path, split: str) -> tuple[Path, tuple[str, ...]]:
     """Return ``root/train`` and the like, and notes; an undivided root is the training split.
 
     Folders are splits only where all other folders with images are splits, too: a class may be
-    called train.
+    called train. Longer names, such as train_images, are splits only where all folders have such.
     """
     names = folder_names(root)
-    splits = [name for name in names if name.casefold() in SPLIT_NAMES]
+    splits = [
+        name for name in names if name.casefold() in SPLIT_NAMES and files_below(root / name)[0]
+    ]
+    if not splits and all(map(split_word, names)) and is_divided(names, split_word):
+        splits = names
     others = [name for name in names if name not in splits]
     classes = []
     if splits:
-        classes = [name for name in others if name.casefold() not in _UNLABELLED]
-        classes = [name for name in classes if files_below(root / name)[0]]
+        classes = [
+            name
+            for name in others
+            if not name.casefold().startswith(_UNLABELLED) and files_below(root / name)[0]
+        ]
     nested = any(folder_names(root / name) for name in splits)
     notes: tuple[str, ...] = ()
     if classes and not nested:
         notes = (f"{root / splits[0]} is not read as a split, because of {classes[0]}",)
         splits = []
-    elif classes and not all(names_of_split(splits, kind) for kind in SPLITS):
+    elif classes and not is_divided(splits):
         reason = f"{root / splits[0]} may be a split, or a class like {classes[0]}"
         raise ParameterError("dataset", f"{reason}; rename it, or move the others away")
     if not splits and split == "train":
         return root, notes
-    of_split = names_of_split(splits, split)
+    of_split = names_of_split(splits, split, split_word)
     name, notes = _one_split(root, of_split, split, lambda name: bool(folder_names(root / name)))
     if split == "train":
         others += [path.name for path in files_in(root)[0][:1]]

@@ -45,23 +45,22 @@ def _positions(file: Path, count: int) -> list[int]:
 
 
 def _named(file: Path, images: EncodedImages) -> list[int]:
-    """Read paths, one a line; relative ones begin in the images' folder or one above it."""
-    paths = images.files.contents
-    if not isinstance(paths, list):
+    """Read paths, one a line; relative ones begin in the images' folder or one of two above it."""
+    files = images.files.contents
+    if not isinstance(files, list):
         raise ValueError(f"{images.name} has parquet files, whose rows only FILE.npy can choose")
-    folder = Path(images.files.origin)
-    row_of = {os.path.abspath(path): row for row, path in enumerate(paths)}
+    folder = Path(images.files.origin).absolute()
+    starts = (folder, *folder.parents[:2])
+    row_of = {os.path.abspath(path): row for row, path in enumerate(files)}
     rows = []
     for number, line in enumerate(_text(file).splitlines(), 1):
-        row = None
-        for name in _names(line):
-            for start in (folder, folder.parent):
-                if row is None:
-                    row = row_of.get(os.path.abspath(start / name))
-        if row is not None:
-            rows.append(row)
-        elif line.strip() and (number > 1 or Path(line.split(",")[0]).suffix):  # no header
-            raise ValueError(f"line {number}: {folder} has no {line.strip()}")
+        paths = {os.path.abspath(start / name) for name in _names(line) for start in starts}
+        named = [row_of[path] for path in paths if path in row_of]
+        is_header = number == 1 and not re.search(r"[./\\]", line)
+        if len(named) > 1 or not (named or is_header or not line.strip()):
+            reason = f"{line.strip()} names {len(named)} images of {folder} and the folders above"
+            raise ValueError(f"line {number}: {reason}")
+        rows += named
     if not rows:
         raise ValueError("it names no file")
     return rows
@@ -77,10 +76,12 @@ def _text(file: Path) -> str:
 def _names(line: str) -> Iterator[str]:
     """Yield what may be the path in a line.
 
-    Published lists put the class's number after each path, in another order than ours.
+    Published lists put the class's number after each path, in another order than ours; tables
+    have a path in any column, perhaps quoted.
     """
     line = line.strip()
-    for part in (line, re.sub(r"[\s,;]+[^\s,;]+$", "", line), re.split(r"[,;\t]", line)[0]):
+    unnumbered = re.sub(r"[\s,;]+[^\s,;./]+$", "", line)
+    for part in (line, unnumbered, *re.findall('"([^"]+)"', line), *re.split(r"[,;|\t]", line)):
         name = part.strip("\"' ")
         yield name
         yield name.replace("\\", "/")

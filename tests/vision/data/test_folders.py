@@ -6,6 +6,7 @@ import pytest
 from vision_cases import write_folder, write_parquet
 
 from dystress_text.errors import DataError, ParameterError
+from vision.data.folders import absolute_paths
 from vision.data.images import NoAccuracyError
 from vision.data.loading import load_images
 
@@ -40,6 +41,14 @@ def test_the_other_test_split_is_named(tmp_path):
     test = load_images(str(tmp_path), "test")
     assert grays(test) == [4]
     assert "val" in " ".join(test.notes)
+
+
+@pytest.mark.parametrize("other", ["unlabeled_images", "Unlabelled", "extra"])
+def test_images_without_labels_may_be_a_further_split(other, tmp_path):
+    write_folder(tmp_path, {"train": [1], "test": [2], other: [3]})
+    images = load_images(str(tmp_path))
+    assert grays(images) == [1]
+    assert other in " ".join(images.notes)
 
 
 @pytest.mark.parametrize("other", ["Train", "training"])
@@ -107,3 +116,32 @@ def test_files_next_to_class_folders_are_counted(tmp_path):
     (note,) = images.notes
     assert note.startswith("2 files")
     assert "IMG_0.HEIC" in note
+
+
+def test_folders_called_like_two_splits_are_splits(tmp_path):
+    write_folder(tmp_path, {"train_images/a": [1], "train_images/b": [2], "test_images/a": [3]})
+    assert load_images(str(tmp_path)).classes == ("a", "b")
+    assert grays(load_images(str(tmp_path), "test")) == [3]
+
+
+def test_splits_below_a_class_are_refused(tmp_path):
+    """One folder around the set, or splits of each class: all would train."""
+    write_folder(tmp_path, {"photos/train/a": [1], "photos/val/a": [2]})
+    with pytest.raises(ParameterError, match="photos"):
+        load_images(str(tmp_path))
+
+
+def test_an_empty_test_split_is_none(tmp_path):
+    write_folder(tmp_path, {"train/a": [1], "train/b": [2], "val": []})
+    assert grays(load_images(str(tmp_path))) == [1, 2]
+    with pytest.raises(NoAccuracyError):
+        load_images(str(tmp_path), "test")
+
+
+def test_a_folder_has_one_path_from_all_others(tmp_path, monkeypatch):
+    """So that a run resumes from another folder."""
+    write_folder(tmp_path, {"photos": [1], "runs": []})
+    monkeypatch.chdir(tmp_path / "runs")
+    options = {"dataset": "../photos", "data_dir": None, "train_list": "../list.txt"}
+    paths = {"dataset": str(tmp_path / "photos"), "train_list": str(tmp_path / "list.txt")}
+    assert absolute_paths(options) == paths

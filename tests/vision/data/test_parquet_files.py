@@ -27,6 +27,8 @@ def write(root, *names):
         ("train-00000-of-00001", "train-00000-of-00002", "train-00001-of-00002"),
         ("train-00000-of-00001", "train-00000-of-00001-0123456789abcdef"),
         ("train", "train-00000-of-00001"),
+        ("train_1", "train_3"),
+        ("default/train/0001",),
     ],
 )
 def test_an_incomplete_set_is_refused(names, tmp_path):
@@ -44,6 +46,8 @@ def test_an_incomplete_set_is_refused(names, tmp_path):
         ("TRAIN_1", "TRAIN_2", "Test"),
         ("train-part-0", "train-part-1", "validation"),
         ("training-0", "training-1", "dev"),
+        ("own-train-0", "own-train-1", "own-test"),
+        ("train/a7", "train/b3", "test/c5"),
     ],
 )
 @pytest.mark.parametrize("other", ["testmini-00000-of-00001", "test-mini-0", "trains", "extra-0"])

@@ -85,7 +85,7 @@ def test_a_ready_set_is_refused_for_other_options(tmp_path, monkeypatch, capsys)
             folder.mkdir(parents=True)
             (folder / "0.JPEG").touch()
     monkeypatch.chdir(tmp_path)
-    for file, names in (("old.txt", "n1\nn2\n"), ("same.txt", "n1 n2"), ("new.txt", "n1\nn3\n")):
+    for file, names in (("old.txt", "n1\nn2\n"), ("same.txt", "n1 n2 n1"), ("new.txt", "n1\nn3\n")):
         (tmp_path / file).write_text(names)
     toy = ["--variant=toy", "--data_dir=root"]
     assert main(["imagenet1k", "--from=in", *toy]) == 0

@@ -36,7 +36,15 @@ def test_published_lists_choose_images(listed):
     assert images.variant == "listed in LT.txt, 3 images, 1 to 2 a class"
 
 
-@pytest.mark.parametrize("lines", ["train/cow/1.jpg 3", "\udcff"])
+BAD = {
+    "another class": "train/cow/1.jpg 3",
+    "another encoding": "\udcff",
+    "no ending": "n01/2\nn02/1.png",  # no header
+    "two in a line": "n01/2.png n02/1.png",
+}
+
+
+@pytest.mark.parametrize("lines", BAD.values(), ids=BAD)
 def test_bad_lists_are_one_line(lines, listed):
     listed.write_text(lines, errors="surrogateescape")
     with pytest.raises(ParameterError, match=ONE_LINE):
@@ -63,6 +71,8 @@ FORMS = {
     "dots": ("./train/n01/2.png\n../train/n02/1.png", "utf-8"),
     "comma": ("n01/2.png,0\nn02/1.png, cat", "utf-8"),
     "table": ('path,label,split\n"n01/2.png",0,train\n"n02/1.png",1,train', "utf-8"),
+    "last column": (",label,path\n0,5,n01/2.png\n1,7,n02/1.png", "utf-8"),
+    "set's folder": ("own/train/n01/2.png\nown/train/n02/1.png", "utf-8"),
     "tab": ("file\tclass\nn01/2.png\ta cat\nn02/1.png\ta dog", "utf-8"),
 }
 
