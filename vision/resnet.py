@@ -287,7 +287,8 @@ def code_for_exporting(made: EncoderDescription, folder: str) -> str:
 def code_for_loading(made: EncoderDescription, file: str) -> str:
     """Return the code that loads a file of vision/export.py in timm or torchvision."""
     name = made.architecture
-    lines = [f'network = torchvision.models.{name}()  # or timm.create_model("{name}")']
+    lines = ["import safetensors.torch, torch, torchvision  # or timm"]
+    lines.append(f'network = torchvision.models.{name}()  # or timm.create_model("{name}")')
     if made.stem == "cifar":
         lines += CIFAR_STEM
     weights = f"safetensors.torch.load_file({file!r})"

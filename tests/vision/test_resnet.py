@@ -1,9 +1,10 @@
 """Encoders against a ResNet written plainly; saving, loading and export."""
 
 import re
+import sys
+from types import SimpleNamespace
 
 import pytest
-import safetensors
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
@@ -168,7 +169,7 @@ def test_export_has_torchvisions_names(tmp_path, stem, capsys):
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
 def test_the_printed_code_loads_the_backbone(tmp_path, library, capsys):
     """Neither library is a dependency of this project."""
-    module = pytest.importorskip(library)
+    pytest.importorskip(library)
     for architecture, stem in [
         ("resnet18", "cifar"),
         ("resnet34", "imagenet"),
@@ -183,13 +184,27 @@ def test_the_printed_code_loads_the_backbone(tmp_path, library, capsys):
         code = capsys.readouterr().out
         if library == "timm":
             code = re.sub(r"torchvision.*  # or ", "", code)
-        names = {library: module, "torch": torch, "safetensors": safetensors}
+        names: dict = {}
         exec(code, names)
         network = names["network"].eval()
         network.fc = nn.Identity()
         images = torch.rand(2, 3, 32, 32)
         with torch.no_grad():
             torch.testing.assert_close(network(images), encoder.features(images))
+
+
+def test_the_printed_code_is_whole(tmp_path, monkeypatch, capsys):
+    encoder = build_encoder("resnet18", out_dim=8)
+    encoder.input = INPUT
+    save_encoder(encoder, tmp_path / "out")
+    network = SimpleNamespace(load_state_dict=lambda weights, strict: network.given.update(weights))
+    network.given = {}
+    models = SimpleNamespace(resnet18=lambda: network)
+    monkeypatch.setitem(sys.modules, "torchvision", SimpleNamespace(models=models))
+    file = tmp_path / 'it\'s "x".safetensors'
+    assert export([f"--model={tmp_path / 'out'}", f"--output={file}"]) == 0
+    exec(capsys.readouterr().out, {})
+    assert network.given.keys() == torchvision_names(encoder).keys()
 
 
 @pytest.mark.parametrize("name", ["names.pth", "names", "missing/names.safetensors"])

@@ -45,6 +45,8 @@ def find_images(
         data_dir: folder of prepared data.
         train_list: file that chooses the training images.
     """
+    if not name_or_path:  # of "" pathlib makes the working directory
+        raise ParameterError("dataset", "is empty; name a set or a folder")
     known = name_or_path.replace("-", "_")
     name = known if known in SET_NAMES else None
     root = data_root(data_dir)

@@ -48,7 +48,7 @@ def run(settings: EvaluationSettings) -> None:
         reason = f"{settings.k} neighbours of a bank of {bank} images; give 1 to {bank}"
         raise ParameterError("k", reason)
     weights = weights_of(class_weights, train.classes)
-    file = settings.output or Path(settings.model) / f"vision-{Path(dataset).name}.jsonl"
+    file = settings.output or Path(settings.model) / f"vision-{Path(dataset).resolve().name}.jsonl"
     if tasks:
         with naming("output"), _writing("output", file):  # reported before any work
             if file.is_file():
@@ -138,7 +138,8 @@ def _writing(parameter: str, file: Path) -> Iterator[None]:
         file.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        raise ParameterError(parameter, f"cannot write {str(file)!r}: {error.strerror}") from error
+        reason = error.strerror or error
+        raise ParameterError(parameter, f"cannot write {str(file)!r}: {reason}") from error
 
 
 def data_record(train: ImageSet, test: ImageSet) -> dict[str, Any]:

@@ -46,13 +46,16 @@ class DividedImages(NamedTuple):
     held_out: int
 
 
-def divide(images: ImageSet, most: int, seed: int) -> DividedImages:
+def divide(images: ImageSet, most: int, k: int, seed: int) -> DividedImages:
     """Hold out a tenth of the images, drawn with the seed, and at most ``most``.
 
-    Files that a list repeats are held out wholly.
+    Files that a list repeats are held out wholly. Of at most 2 k images none is held out, as half
+    of them would be among the k nearest by chance.
     """
     fewest = min(FEWEST, len(images) // 4)
     count = min(most, max(len(images) // 10, fewest))
+    if len(images) <= 2 * k:
+        count = 0
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(images), generator=generator).tolist()
     held_out = order[:count]

@@ -146,7 +146,10 @@ def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> Prepare
             notes += queries.notes
         except NoAccuracyError as error:
             notes.append(f"no accuracy while training ({error})")
-    divided = divide(images, held_out, seed)
+    divided = divide(images, held_out, vision.knn_k, seed)
+    if held_out and not divided.held_out:
+        count = f"{len(images):,}"
+        notes.append(f"none of {count} images is held out: too few for knn_k {vision.knn_k}")
     settings = _fitted(settings, len(divided.train), accelerator.num_processes)
     # whether each forward pass sees one view of each image
     apart = not vision.one_pass or vision.small_crops == 1
@@ -170,8 +173,11 @@ def _fitted(settings: PretrainSettings, count: int, processes: int) -> PretrainS
     """Return the settings with a batch of all images, if there are fewer and none was given."""
     fewer = count // processes * processes
     batch_size = settings.training.train_batch_size
-    if "train_batch_size" in settings.chosen or not 2 <= fewer < batch_size:
+    if "train_batch_size" in settings.chosen or fewer >= batch_size:
         return settings
+    if fewer < 2:
+        reason = f"training needs 2 images at least, and one in each process; there are {count}"
+        raise ParameterError("dataset", reason)
     return replace(settings, training=replace(settings.training, train_batch_size=fewer))
 
 

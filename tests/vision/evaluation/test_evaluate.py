@@ -1,6 +1,8 @@
 """The program from a model's folder to its table and results; features."""
 
 import json
+import os
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -96,6 +98,24 @@ def test_output_never_changes_another_file(model, tmp_path, content, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("evaluate.py: error: --output: ")
     assert file.read_bytes() == content
+
+
+@pytest.mark.usefixtures("data")
+def test_results_have_the_name_of_the_folder(model, tmp_path, monkeypatch):
+    (tmp_path / "sorted").mkdir()
+    monkeypatch.chdir(tmp_path / "sorted")
+    copy = shutil.copytree(model, tmp_path / "model")
+    assert main([f"--model={copy}", "--dataset=.", "--tasks=knn", "--k=2"]) == 0
+    assert (copy / "vision-sorted.jsonl").is_file()
+
+
+@pytest.mark.usefixtures("data")
+def test_a_pipe_is_refused_with_a_reason(model, capsys):
+    ends = os.pipe()
+    assert main([f"--model={model}", f"--output=/dev/fd/{ends[1]}", "--tasks=knn"]) == 2
+    for end in ends:
+        os.close(end)
+    assert "None" not in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("data")

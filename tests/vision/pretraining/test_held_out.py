@@ -131,6 +131,31 @@ def test_repeated_files_are_held_out_wholly(photos, tmp_path):
     reset_accelerator()
 
 
+@pytest.mark.parametrize(("count", "held_out"), [(1, None), (2, 0), (5, 0), (10, 0), (11, 2)])
+def test_few_photos(photos, tmp_path, capsys, count, held_out):
+    """A figure that chance alone would make high is left out, and training goes on."""
+    few = tmp_path / "few"
+    few.mkdir()
+    for i in range(count):
+        (photos / f"{i}.jpg").rename(few / f"{i}.jpg")
+    out = tmp_path / "out"
+    code = run(few, out)
+    if held_out is None:
+        assert code == 2
+        assert "train_batch_size" not in capsys.readouterr().err
+        return
+    assert code == 0
+    record = json.loads((out / "run.json").read_text())
+    assert record["data"]["held_out"] == held_out
+    assert record["data"]["images"] == count - held_out
+
+
+def test_no_name_is_not_the_working_directory(photos, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(photos)
+    assert run("", tmp_path / "out") == 2
+    assert "--dataset" in capsys.readouterr().err
+
+
 def test_the_figure_depends_on_the_seed_alone(photos, tmp_path):
     """And measuring does not change what training draws."""
     settings = train.parse([*QUICK, f"--dataset={photos}", f"--output_dir={tmp_path / 'out'}"])
