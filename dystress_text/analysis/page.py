@@ -127,7 +127,8 @@ def _trained(record: RunRecord) -> str:
     model = Path(settings["model_name_or_path"]).name
     if model == "static":  # of --model_name_or_path, without a base model
         model = "word vectors"
-    return f"{model} trained on {corpus['samples']:,} {unit} of {files}"
+    samples = corpus.get("samples", corpus["sentences"])  # earlier versions did not record samples
+    return f"{model} trained on {samples:,} {unit} of {files}"
 
 
 def _environment(record: RunRecord) -> dict[str, Any]:

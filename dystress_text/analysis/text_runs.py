@@ -279,7 +279,9 @@ def _evaluated(label: str, results: Sequence[Result], names: Names) -> Evaluated
         model.figures.setdefault(result.group, {}).update(columns)
         model.results.setdefault(result.group, {})[next(iter(columns))] = result
         model.ways.setdefault(result.group, {}).update(dict.fromkeys(columns, way))
-        title = _TITLES.get(result.task, result.task)
+        title = result.task
+        if "/" in result.group:  # not of the user's own data, which may be named like a task
+            title = _TITLES.get(title, title)
         model.sets.update(dict.fromkeys(columns, slug_of(title)))
         if result.variant:
             model.variants.append(f"evaluation: {result.variant}")

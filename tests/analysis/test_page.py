@@ -158,6 +158,11 @@ def test_title_counts_what_was_trained_on(tmp_path):
     assert "<h1>word vectors trained on 2,697 rows of tickets.csv</h1>" in page_of(run)
 
 
+def test_title_of_a_run_that_recorded_no_samples(tmp_path):
+    run = a_run(tmp_path, corpus={"sentences": 6000, "columns": 1, "sha256": "0" * 64})
+    assert "trained on 6,000 texts of" in page_of(run)
+
+
 def test_image_run_without_temperature(tmp_path):
     record = {
         "program": "vision/train.py",

@@ -240,6 +240,7 @@ def test_other_measurements_are_not_compared(tmp_path, theirs, is_compared):
         (Metric("mr_dev", "accuracy"), "senteval/transfer", "MR", "MR"),
         (Metric("cisi", "mrr@10"), "retrieval", "cisi", "cisi nDCG@10"),
         (Metric("cisi", "ndcg@10_graded"), "retrieval", "cisi", "cisi nDCG@10"),
+        (Metric("mr", "ndcg@10"), "retrieval", "MR", "MR nDCG@10"),  # named like a task
         (MEAN, "senteval/transfer", "MR", "MR"),
     ],
 )
