@@ -33,11 +33,11 @@ def held_out(record: RunRecord) -> list[str]:
     if held is None:
         return []
     before = BASE if BASE in record.untrained else record.start
-    gain = f"{held.gain:+.1f}"
+    gain = f"{held.gain:+z.1f}"
     if held.error is not None:
         half = 1.96 * held.error
         low, high = max(held.gain - half, -100), min(held.gain + half, 100)
-        gain += f" ({low:.1f} to {high:.1f}; {held.texts} held-out samples, paired)"
+        gain += f" ({low:z.1f} to {high:z.1f}; {held.texts} held-out samples, paired)"
     return [
         f"recall@1 of held-out pairs x 100: trained - {before}: {gain}",
         "This measures whether an anchor retrieves its positive among those of the held-out rows; "

@@ -1,4 +1,4 @@
-"""Arguments, progress bars, optional packages, text tables and one-line errors of all programs.
+"""Options, presets, progress bars, extras, text tables and one-line errors of all programs.
 
-Imports only ``errors`` from this package.
+Imports ``losses``, for the loss of a preset, and ``errors``.
 """

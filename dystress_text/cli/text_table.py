@@ -32,4 +32,4 @@ def lay_out(lines: Sequence[Sequence[str]], style: str = "text") -> str:
 
 def cell(figure: float | None) -> str:
     """Format a figure with two decimals; a missing one is a dash."""
-    return "-" if figure is None else f"{figure:.2f}"
+    return "-" if figure is None else f"{figure:z.2f}"

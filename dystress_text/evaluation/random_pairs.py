@@ -39,5 +39,5 @@ def random_pairs_table(found: Mapping[str, Any] | None) -> list[list[str]]:
     """Return a table, header first, for a result of :func:`random_pairs`."""
     rows = [["share of random pairs", "similarity reached"]]
     for share, cosine in (found or {"cosines": {}})["cosines"].items():
-        rows.append([f"1 in {1 / float(share):,.0f}", f"{cosine:.3f}"])
+        rows.append([f"1 in {1 / float(share):,.0f}", f"{cosine:z.3f}"])
     return rows

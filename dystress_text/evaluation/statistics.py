@@ -191,5 +191,5 @@ def _centred_ranks(counts: Counts, ties: Counts) -> Figures:
 
 def spread(figures: Sequence[float]) -> str:
     """Return the mean and, for several seeds, the sample standard deviation (n - 1)."""
-    mean = f"{np.mean(figures):.2f}"
+    mean = f"{np.mean(figures):z.2f}"
     return f"{mean} ± {np.std(figures, ddof=1):.2f}" if len(figures) > 1 else mean

@@ -1,6 +1,6 @@
 """The losses for text and images: temperatures, objectives, reweighting, gathering, geometry.
 
-This room needs only torch.
+This layer needs only torch.
 """
 
 from dystress_text.losses.gather import Gather, LocalGather, ProcessGather

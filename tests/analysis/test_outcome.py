@@ -9,6 +9,8 @@ from scipy import stats
 from sweep_runs import record_of
 
 from dystress_text.analysis.outcome import outcome
+from dystress_text.cli.text_table import cell
+from dystress_text.evaluation.statistics import spread
 from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.holdout import RECALL, compared
 from dystress_text.training.run_record import Metric, RunRecord
@@ -62,6 +64,16 @@ def test_gain_of_a_share_is_at_most_100(gain):
     mean, low, high, *_ = numbers(line.partition("trained - ")[2])
     assert mean == gain
     assert -100 <= low < high <= 100
+
+
+def test_a_figure_that_rounds_to_0_has_no_sign():
+    found = record(
+        trained={METRIC: 19.96},
+        held_out={"gain": -0.04, "error": 0.001, "texts": 80},
+        metrics={METRIC: asdict(RECALL)},
+    )
+    assert "+0.0 (0.0 to 0.0;" in outcome(found)[1]
+    assert (cell(-0.001), spread([-0.001])) == ("0.00", "0.00")
 
 
 def test_best_untrained_pooler_and_lexical_baseline():
