@@ -7,7 +7,7 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from dystress_text.analysis.audit import Audit, audit
-    from dystress_text.analysis.runs import FinishedRun
+    from dystress_text.analysis.finished_run import FinishedRun
     from dystress_text.errors import UserError
     from dystress_text.losses import *  # noqa: F403
     from dystress_text.losses import __all__ as _losses
@@ -31,7 +31,7 @@ else:  # a __getattr__ that type checkers see would accept any name
         "audit": "dystress_text.analysis.audit",
         "DySTreSSLoss": "dystress_text.sentence_transformers_loss",
         "evaluate": "dystress_text.programs.evaluate",
-        "FinishedRun": "dystress_text.analysis.runs",
+        "FinishedRun": "dystress_text.analysis.finished_run",
         "train": "dystress_text.programs.train",
         "UserError": "dystress_text.errors",
     }

@@ -27,6 +27,8 @@ OTHER_NAMES = {
 class UserError(Exception):
     """An error that the user can fix; the message is one line.
 
+    It names other parameters in backticks, which a program shows as options with dashes.
+
     Examples:
         >>> try:
         ...     train("own-txt")
@@ -39,7 +41,7 @@ class UserError(Exception):
 class ParameterError(UserError, ValueError):
     """An invalid parameter, or one that conflicts with others.
 
-    The message starts with the parameter's name; a program shows it as an option with dashes.
+    The message starts with the parameter's name, which a program shows as an option too.
     """
 
     def __init__(self, parameter: str, message: str) -> None:

@@ -38,11 +38,11 @@ def main(argv: list[str]) -> None:
     from transformers.utils import logging
 
     from vision.data.decoding import pixel_limit
-    from vision.evaluation.run import run
+    from vision.evaluation.evaluate_encoders import evaluate_encoders
 
     logging.set_verbosity_error()
     with pixel_limit(settings.max_pixels):
-        run(settings)
+        evaluate_encoders(settings)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def main(argv: list[str]) -> None:
     require("vision", "this program")
     from transformers.utils import logging
 
-    from vision.pretraining.run import pretrain
+    from vision.pretraining.pretrain import pretrain
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -154,7 +154,7 @@ def audit_log(lines: Sequence[Mapping[str, Any]], log: object, loss: str, data: 
     ends = [line for line in lines if "total_variation" in line.get("comparison", {})]
     compared = [line["comparison"] for line in ends if line["comparison"]["batches"]]
     if not compared:
-        raise UserError(f"{log} has no comparison with constants: train with --log_similarity")
+        raise UserError(f"{log} has no comparison with constants: train with `log_similarity`")
     batches = [each["batches"] for each in compared]
     distances = np.average([each["total_variation"] for each in compared], axis=0, weights=batches)
     ratios = [each["gradient_ratio"] for each in compared]

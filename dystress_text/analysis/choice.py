@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dystress_text.analysis.runs import differing
+from dystress_text.analysis.finished_run import differing
 from dystress_text.evaluation.results import Result
 from dystress_text.evaluation.sts import spearman
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dystress_text.analysis.finished_run import FinishedRun, differing
 from dystress_text.analysis.outcome import Table, outcome, results
-from dystress_text.analysis.runs import FinishedRun, differing
 from dystress_text.cli.extras import require
 from dystress_text.errors import UserError
 from dystress_text.io.atomic import write_text

@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from dystress_text.analysis.finished_run import FinishedRun
 from dystress_text.analysis.plots import draw_losses, style
-from dystress_text.analysis.runs import FinishedRun
 from dystress_text.losses.objectives import parse_loss
 from dystress_text.losses.registry import LossError
 from dystress_text.training.run_record import RunRecord

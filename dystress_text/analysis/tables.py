@@ -8,9 +8,9 @@ from itertools import chain, groupby
 from pathlib import Path
 
 from dystress_text.analysis.choice import by_halves, end_of_range
+from dystress_text.analysis.compared_models import TRAINING, ComparedModels, ComparedRun, Evaluated
+from dystress_text.analysis.finished_run import differing
 from dystress_text.analysis.outcome import Table
-from dystress_text.analysis.runs import differing
-from dystress_text.analysis.text_runs import TRAINING, Evaluated, TextRun, TextRuns
 from dystress_text.cli import text_table
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import GROUPS, SUITES, Row, average
@@ -165,7 +165,7 @@ def _group(key: str, tasks: list[str], results: Sequence[Mapping[str, Result]]) 
     return Group(key, title, tasks, mean, [Column(key, mean, title, tasks)])
 
 
-def compare(compared: TextRuns) -> list[Comparison]:
+def compare(compared: ComparedModels) -> list[Comparison]:
     """Compare each configuration with the baseline and all models; without runs, the models.
 
     Development sets are left out, as they selected the checkpoint.
@@ -184,7 +184,9 @@ def compare(compared: TextRuns) -> list[Comparison]:
     return found
 
 
-def _comparison(compared: TextRuns, column: Column, name: str, other: str) -> list[Comparison]:
+def _comparison(
+    compared: ComparedModels, column: Column, name: str, other: str
+) -> list[Comparison]:
     """Return the comparison of two names in a column; [] without figures of a common seed."""
     ours, theirs = (column.estimates(compared.by_seed(each)) for each in (name, other))
     if None not in ours and None not in theirs:  # paired by seed
@@ -197,12 +199,12 @@ def _comparison(compared: TextRuns, column: Column, name: str, other: str) -> li
     return [Comparison(column, name, other, difference, obstacle)]
 
 
-def estimates_of(compared: TextRuns) -> dict[str, dict[str, Estimate]]:
+def estimates_of(compared: ComparedModels) -> dict[str, dict[str, Estimate]]:
     """Return the figures in each compared column, by configuration and model."""
     return {each.where: _estimates(compared, each) for each in _compared_columns(compared)}
 
 
-def _estimates(compared: TextRuns, column: Column) -> dict[str, Estimate]:
+def _estimates(compared: ComparedModels, column: Column) -> dict[str, Estimate]:
     """Return the figures in a column, by configuration and model."""
     found = {}
     for name in [*compared.configurations, *(model.name for model in compared.models)]:
@@ -212,12 +214,12 @@ def _estimates(compared: TextRuns, column: Column) -> dict[str, Estimate]:
     return found
 
 
-def _compared_columns(compared: TextRuns) -> list[Column]:
+def _compared_columns(compared: ComparedModels) -> list[Column]:
     """Return the columns to compare; the development sets of training have none."""
     return [column for group in groups_of(compared.evaluated) for column in group.compared]
 
 
-def _obstacle(compared: TextRuns, column: Column, names: Sequence[str]) -> str:
+def _obstacle(compared: ComparedModels, column: Column, names: Sequence[str]) -> str:
     """Return why two of the names cannot be compared; "" if they can."""
     runs = [run for name in names for run in compared.configurations.get(name, [])]
     selected = [task for task in column.tasks if any(run.selected_on(task) for run in runs)]
@@ -237,7 +239,7 @@ def _unlike(group: str, tasks: Sequence[str], models: Sequence[Evaluated]) -> st
     return f"measured differently: {'; '.join(parts)}" if parts else ""
 
 
-def means(compared: TextRuns, group: Group) -> Table:
+def means(compared: ComparedModels, group: Group) -> Table:
     """Return the figures of each model, then mean and standard deviation of each configuration."""
     columns = list(filter(None, (*group.tasks, group.mean)))
     lines = [["", *columns]]
@@ -250,7 +252,7 @@ def means(compared: TextRuns, group: Group) -> Table:
     return lines
 
 
-def _cell(group: Group, runs: Sequence[TextRun], column: str) -> str:
+def _cell(group: Group, runs: Sequence[ComparedRun], column: str) -> str:
     figures = [group.row(run.evaluated)[column] for run in runs]
     known = [figure for figure in figures if figure is not None]
     if not known:
@@ -259,7 +261,7 @@ def _cell(group: Group, runs: Sequence[TextRun], column: str) -> str:
     return cell if len(known) == len(runs) else f"{cell} ({len(known)} of {len(runs)})"
 
 
-def render(compared: TextRuns, style: str) -> str:
+def render(compared: ComparedModels, style: str) -> str:
     """Return verdict, tables and notes as text.
 
     Args:
@@ -277,7 +279,7 @@ def render(compared: TextRuns, style: str) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def render_evaluation(compared: TextRuns) -> str:
+def render_evaluation(compared: ComparedModels) -> str:
     """Return the tables of models that were evaluated together, each followed by its intervals."""
     comparisons = compare(compared)
     lines = []
@@ -289,7 +291,7 @@ def render_evaluation(compared: TextRuns) -> str:
 
 
 def _intervals(
-    compared: TextRuns, group: Group, comparisons: Sequence[Comparison] = ()
+    compared: ComparedModels, group: Group, comparisons: Sequence[Comparison] = ()
 ) -> list[str]:
     """Return the intervals of a table's main figures, then of their differences."""
     lines = []
@@ -303,7 +305,7 @@ def _intervals(
     return lines
 
 
-def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
+def verdict(compared: ComparedModels, comparisons: Sequence[Comparison]) -> list[str]:
     """Return the best configuration of each column, and all differences."""
     lines = []
     several = len(compared.configurations) > 1
@@ -318,7 +320,7 @@ def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
     return lines
 
 
-def _answer(compared: TextRuns, column: Column, found: Sequence[Comparison]) -> list[str]:
+def _answer(compared: ComparedModels, column: Column, found: Sequence[Comparison]) -> list[str]:
     """Compare the best configuration with the second and the models, then list the others."""
     where = column.where
     pairs = {(each.name, each.baseline) for each in found if not each.obstacle}
@@ -344,7 +346,7 @@ def _answer(compared: TextRuns, column: Column, found: Sequence[Comparison]) -> 
     return [f"{answer}.", *(f"{where}: {line}" for line in about)]
 
 
-def notes_of(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
+def notes_of(compared: ComparedModels, comparisons: Sequence[Comparison]) -> list[str]:
     """Return notes below the tables: setups, data variants, and figures that cannot be compared."""
     setups: dict[str, list[str]] = {}
     for name, runs in compared.configurations.items():
@@ -365,7 +367,7 @@ def notes_of(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]
     return list(filter(None, notes))
 
 
-def _setup(run: TextRun) -> str:
+def _setup(run: ComparedRun) -> str:
     settings = run.record.settings
     corpus = run.record.corpus
     encoder = Path(settings["model_name_or_path"]).name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dystress_text.analysis.compared_models import TRAINING, ComparedModels
 from dystress_text.analysis.outcome import Table
 from dystress_text.analysis.page import render_page
 from dystress_text.analysis.tables import (
@@ -12,7 +13,6 @@ from dystress_text.analysis.tables import (
     notes_of,
     verdict,
 )
-from dystress_text.analysis.text_runs import TRAINING, TextRuns
 from dystress_text.errors import UserError
 from dystress_text.evaluation.lexical import title
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs_table
@@ -24,7 +24,7 @@ _NEAREST = (
 )
 
 
-def text_page(compared: TextRuns) -> str:
+def text_page(compared: ComparedModels) -> str:
     """Return the page of one or several text runs as HTML.
 
     Raises:
@@ -32,7 +32,7 @@ def text_page(compared: TextRuns) -> str:
     """
     runs = compared.runs
     if not runs:
-        raise UserError("an HTML page needs a run: --format text shows the figures of models")
+        raise UserError("an HTML page needs a run: `format` text shows the figures of models")
     groups = groups_of(compared.evaluated)
     if len(runs) == 1:  # the page has its own table of that
         groups = [group for group in groups if group.key != TRAINING]

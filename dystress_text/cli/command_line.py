@@ -23,6 +23,7 @@ from dystress_text.errors import (
 )
 
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
+_PARAMETER = re.compile(r"`([a-z_]+)`")
 Work = Callable[[list[str]], bool | None]
 Main = Callable[..., int]  # takes argv, by default that of the process
 
@@ -78,6 +79,11 @@ def without_tokens(text: str) -> str:
     return _TOKEN.sub("***", text)
 
 
+def with_options(message: str) -> str:
+    """Return a message of the library with its parameters, such as `seed`, as options."""
+    return _PARAMETER.sub(r"--\1", message)
+
+
 def one_line(message: str) -> str:
     """Return a message as one line, without control characters and access tokens."""
     line = ""
@@ -117,7 +123,7 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
             return int(work() is False)
     except UserError as error:
         dashes = "--" if isinstance(error, ParameterError) else ""
-        message = f"error: {dashes}{one_line(str(error))}"
+        message = f"error: {dashes}{one_line(with_options(str(error)))}"
         code = 2
     except BrokenPipeError:  # ``| head``
         message = "stopped: its output was closed"
@@ -134,7 +140,7 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
         message = f"error: {one_line(str(error))}"
         code = 2
     except KeyboardInterrupt as stop:
-        message = str(stop) or interrupted
+        message = with_options(str(stop)) or interrupted
         code = 128 + getattr(stop, "signal", signal.SIGINT)
     finally:
         warnings.formatwarning = formatwarning
@@ -155,4 +161,4 @@ def any_character_printable() -> Iterator[None]:
 
 def _warning(prog: str, message: Warning | str, *_: object, **__: object) -> str:
     text = " ".join(str(message).split())
-    return f"{prog}: warning: {one_line(text)}\n"
+    return f"{prog}: warning: {one_line(with_options(text))}\n"

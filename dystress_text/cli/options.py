@@ -12,12 +12,9 @@ class Settings:
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from functools import partial
-from itertools import chain
 from os import PathLike
 from os.path import expanduser
 from pathlib import Path
@@ -26,9 +23,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from dystress_text.cli.command_line import OneLineParser
 from dystress_text.errors import (
-    Interrupted,
     ParameterError,
-    UserError,
     lies_in,
     meant,
     plain,
@@ -70,7 +65,7 @@ def check_options(settings: Any) -> None:
             check_names(entry.name, value if isinstance(value, list) else [value], choices)
         needs = entry.metadata.get("needs")
         if needs and value != default_of(entry) and getattr(settings, needs) in (None, False):
-            raise ParameterError(entry.name, f"has no effect without --{needs}")
+            raise ParameterError(entry.name, f"has no effect without `{needs}`")
 
 
 def check_names(option: str, names: Iterable[str], known: Collection[str]) -> None:
@@ -123,21 +118,6 @@ def default_of(entry: Field[Any]) -> Any:
     if entry.default_factory is not MISSING:
         return entry.default_factory()
     return entry.default
-
-
-@contextmanager
-def options_in_python(*groups: Any) -> Iterator[None]:
-    """In this context, errors write ``--option`` as ``option`` or ``option=True``, as in Python."""
-    try:
-        yield
-    except (UserError, Interrupted) as error:
-        message = str(error)
-        for entry in chain(*map(fields, groups)):
-            is_flag = "bool" in entry.type or "const" in entry.metadata
-            keyword = f"{entry.name}=True" if is_flag else entry.name
-            message = re.sub(rf"--{entry.name}\b", keyword, message)
-        error.args = (message,)
-        raise
 
 
 class SettingsParser(OneLineParser):

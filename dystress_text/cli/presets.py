@@ -103,7 +103,7 @@ class Program:
                 raise ParameterError(key, f"{reason} HF_TOKEN")
         start, *groups = instances(self.groups, values)
         if start.temp is not None and "loss" in given:
-            raise ParameterError("temp", "cannot be combined with --loss")
+            raise ParameterError("temp", "cannot be combined with `loss`")
         # last, so that help and errors of the command line come at once: it needs torch
         importlib.import_module(self.loss_module)
         return groups, _objective(wanted, start.temp), name

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dystress_text.cli.presets import parse_options
-from dystress_text.finetuning.settings import PROGRAM, RunSettings
+from dystress_text.finetuning.settings import PROGRAM, FineTuningSettings
 
 SIMCSE = "docs/from-simcse.md lists the options of SimCSE"
 
 
-def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
+def parse(argv: Sequence[str], description: str | None = None) -> FineTuningSettings:
     given = parse_options(PROGRAM, argv, "dystress train", description, SIMCSE)
-    return RunSettings.of(given)
+    return FineTuningSettings.of(given)

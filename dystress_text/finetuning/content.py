@@ -9,7 +9,7 @@ from sentence_transformers.base.evaluation import SentenceEvaluator
 
 from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
 from dystress_text.evaluation.readers import checksum_of
-from dystress_text.finetuning.settings import LEXICAL, RunSettings
+from dystress_text.finetuning.settings import LEXICAL, FineTuningSettings
 from dystress_text.finetuning.texts import TrainingText, training_text
 from dystress_text.io.atomic import sha256_of
 from dystress_text.io.hub import model_file
@@ -24,7 +24,9 @@ _ON_HUB = ("config.json", "modules.json", "tokenizer.json", "chat_template.jinja
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
-def content_of(settings: RunSettings, text: str, evaluation: EvaluatorList) -> dict[str, str]:
+def content_of(
+    settings: FineTuningSettings, text: str, evaluation: EvaluatorList
+) -> dict[str, str]:
     """Return checksums of the training text, the evaluation data and the models, by description.
 
     Args:
@@ -42,7 +44,7 @@ def content_of(settings: RunSettings, text: str, evaluation: EvaluatorList) -> d
 
 
 def read_content(
-    settings: RunSettings,
+    settings: FineTuningSettings,
     texts: TrainingText | None = None,
     evaluator: SentenceEvaluator | None = None,
 ) -> dict[str, str]:

@@ -139,7 +139,7 @@ def load_initial_model(
     loaded: PretrainedEncoder | SentenceTransformer | None = None
     if name != STATIC:
         for option in {"vocabulary", "dim"}.intersection(given):
-            reason = f"applies only to --model_name_or_path {STATIC}; {name!r} has its own"
+            reason = f"applies only to `model_name_or_path` {STATIC}; {name!r} has its own"
             raise ParameterError(option, reason)
         loaded = _load(name, settings)
     if loaded is None or (isinstance(loaded, SentenceTransformer) and is_static(loaded)):
@@ -309,7 +309,7 @@ def _static(
         if getattr(settings, option):
             raise ParameterError(option, "a static encoder has none; leave the option out")
     if settings.views == "dropout" and not settings.supervised:
-        reason = "a static encoder has no dropout: its views are crops, --views crop"
+        reason = "a static encoder has no dropout: its views are crops, `views` crop"
         raise ParameterError("views", reason)
     if "pooler_type" in given and settings.pooler_type != "avg":
         raise ParameterError("pooler_type", "a static encoder takes the mean, avg")

@@ -20,7 +20,7 @@ from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.finetuning import holdout
 from dystress_text.finetuning.initial_model import TextModel
-from dystress_text.finetuning.settings import RunSettings
+from dystress_text.finetuning.settings import FineTuningSettings
 from dystress_text.finetuning.training_data import TrainingData
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.io.words import reader_for
@@ -37,7 +37,7 @@ from dystress_text.training.settings import TrainingSettings
 
 
 @dataclass
-class RunMeasures:
+class Measurements:
     """Measures the model of a run before and after training, and fills the record.
 
     Attributes:
@@ -156,7 +156,7 @@ class RunMeasures:
             self._add_samples("trained", vectors)
 
 
-def variants_of_data(settings: RunSettings, data: TrainingData) -> dict[str, str | None]:
+def variants_of_data(settings: FineTuningSettings, data: TrainingData) -> dict[str, str | None]:
     """Map each data option to the name of its variant, or None for the published data."""
     variants = {"train_file": variant_of(Path(data.text.name))}
     if set(settings.evaluation.eval_set) - {"mini_sts", "none"}:
@@ -165,7 +165,7 @@ def variants_of_data(settings: RunSettings, data: TrainingData) -> dict[str, str
 
 
 def description(
-    settings: RunSettings, training: TrainingSettings, measures: RunMeasures, steps: int
+    settings: FineTuningSettings, training: TrainingSettings, measures: Measurements, steps: int
 ) -> list[str]:
     """Return lines that describe the data, the loss and the length of a run."""
     options = settings.text

@@ -133,13 +133,13 @@ class TextSettings:
         check_options(self)
         for name in ("crop_min", "crop_max"):
             if self.views != "crop" and getattr(self, name) != getattr(TextSettings, name):
-                raise ParameterError(name, "has no effect without --views crop")
+                raise ParameterError(name, "has no effect without `views` crop")
         if not self.supervised and self.held_out not in (0, TextSettings.held_out):
-            raise ParameterError("held_out", "has no effect without --supervised")
+            raise ParameterError("held_out", "has no effect without `supervised`")
         if self.hybrid is not None and self.distill is not None:
-            raise ParameterError("distill", "takes the place of --hybrid; give one of the two")
+            raise ParameterError("distill", "takes the place of `hybrid`; give one of the two")
         if self.crop_min > self.crop_max:
-            reason = f"must not be above --crop_max, got {self.crop_min} and {self.crop_max}"
+            reason = f"must not be above `crop_max`, got {self.crop_min} and {self.crop_max}"
             raise ParameterError("crop_min", reason)
 
     @property
@@ -164,7 +164,7 @@ PROGRAM = Program(
 
 
 @dataclass(frozen=True)
-class RunSettings:
+class FineTuningSettings:
     """All settings of a run. ``given`` has the names of options that the user gave."""
 
     text: TextSettings
@@ -175,7 +175,7 @@ class RunSettings:
     given: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> RunSettings:
+    def of(cls, given: Mapping[str, Any]) -> FineTuningSettings:
         """Return the settings of a preset, which ``preset`` names, changed by the given options."""
         (text, evaluation, training), loss, preset = PROGRAM.settings(given)
         from dystress_text.losses.objectives import ContrastiveLoss
@@ -184,7 +184,7 @@ class RunSettings:
             reason = f"{loss} is for images; text takes its negatives from the batch"
             raise ParameterError("loss", reason)
         if "views" in given and text.views == "crop" and text.supervised:
-            raise ParameterError("views", "with --supervised the sentences of a row are the views")
+            raise ParameterError("views", "with `supervised` the sentences of a row are the views")
         return cls(text, evaluation, training, loss, preset, frozenset(given))
 
     def options(self) -> dict[str, Any]:

@@ -17,24 +17,24 @@ from typing import IO, Any
 
 from accelerate.utils import set_seed
 
+from dystress_text.analysis.compared_models import baseline_named, read_compared_models
+from dystress_text.analysis.finished_run import as_folder
 from dystress_text.analysis.page import leave_report
-from dystress_text.analysis.runs import as_folder
 from dystress_text.analysis.tables import render
 from dystress_text.analysis.text_page import text_page
-from dystress_text.analysis.text_runs import baseline_named, read_text_runs
 from dystress_text.cli.command_line import one_line
 from dystress_text.errors import DataError, Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose, suite_folder
+from dystress_text.evaluation.evaluate_models import evaluator_of
 from dystress_text.evaluation.readers import check_distinct, read_scored_pairs
 from dystress_text.evaluation.results import OWN_SETTINGS, RESULTS, Result, results_in
 from dystress_text.evaluation.retrieval import read_collections
-from dystress_text.evaluation.run import evaluator_of
 from dystress_text.evaluation.text_encoder import load_model
 from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.content import read_content
 from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.finetuning.presets import PRESETS, TABLES
-from dystress_text.finetuning.settings import RunSettings
+from dystress_text.finetuning.settings import FineTuningSettings
 from dystress_text.finetuning.texts import training_text
 from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.models.loading import quiet, save_model
@@ -233,7 +233,7 @@ def initial_model(run: PlannedRun) -> PlannedRun:
     return PlannedRun(folder, run.sets, run.suite, weights=weights)
 
 
-def save_untrained(settings: RunSettings, folder: Path) -> None:
+def save_untrained(settings: FineTuningSettings, folder: Path) -> None:
     """Save the model that a run starts from, without training it."""
     with restored_global_state(), quiet():
         text = training_text(settings.text)
@@ -263,7 +263,7 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
         done = [run.folder for run in runs if run.folder.name not in failures]
         if done:
             untrained = [output / UNTRAINED] if results_in(output / UNTRAINED) else []
-            compared = read_text_runs([*untrained, *done], options.baseline, PRESETS)
+            compared = read_compared_models([*untrained, *done], options.baseline, PRESETS)
             print(f"\n{render(compared, 'text')}\n")
             print(leave_report(output, lambda: text_page(compared), "the runs"))
         print(f"{len(done)} done, {len(failures)} failed")

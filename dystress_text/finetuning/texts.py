@@ -20,7 +20,7 @@ from typing import Any
 
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.finetuning.quickstart import write_documentation_corpus
-from dystress_text.finetuning.settings import RunSettings, TextSettings
+from dystress_text.finetuning.settings import FineTuningSettings, TextSettings
 from dystress_text.io.hub import published_file
 from dystress_text.io.paths import data_root
 from dystress_text.io.prepared_data import DOCUMENTATION, WIKI1M
@@ -179,7 +179,7 @@ def training_text(settings: TextSettings) -> TrainingText:
     if names is None or names == [DOCUMENTATION]:
         if settings.supervised:
             raise ParameterError(
-                "supervised", f"needs a --train_file with rows of texts: {FORMATS}"
+                "supervised", f"needs a `train_file` with rows of texts: {FORMATS}"
             )
         path = wiki1m(settings.data_dir) if names is None else write_documentation_corpus()
         return plain_text(path)
@@ -207,14 +207,16 @@ def _text_of(name: str, settings: TextSettings) -> TrainingText:
     if ending_of(name) not in ("", ".txt"):
         raise ParameterError("train_file", f"{name!r}: expected {FORMATS}")
     if settings.supervised:
-        reason = f"needs a table ({', '.join(READERS)}) as --train_file"
+        reason = f"needs a table ({', '.join(READERS)}) as `train_file`"
         raise ParameterError("supervised", reason)
     if settings.text_columns is not None:
         raise ParameterError("text_columns", f"{name!r} is a text file without columns")
     return plain_text(path)
 
 
-def with_texts(settings: RunSettings, texts: object) -> tuple[RunSettings, TrainingText]:
+def with_texts(
+    settings: FineTuningSettings, texts: object
+) -> tuple[FineTuningSettings, TrainingText]:
     """Return the settings for texts given in Python, and the texts.
 
     ``train_file`` becomes a name with the checksum of the texts, by which a finished run is
@@ -268,6 +270,6 @@ def wiki1m(data_dir: str | Path | None = None) -> Path:
         return prepared
     otherwise = (
         f"no training text: {prepared} does not exist. Run dystress prepare wiki1m, give a file "
-        "with --train_file, or take --preset quickstart, which needs no network"
+        "with `train_file`, or take `preset` quickstart, which needs no network"
     )
     return published_file(WIKI1M, Path, otherwise)

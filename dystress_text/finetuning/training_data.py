@@ -17,7 +17,7 @@ from dystress_text.finetuning.corpus import (
 )
 from dystress_text.finetuning.crops import Crops
 from dystress_text.finetuning.initial_model import TextModel
-from dystress_text.finetuning.settings import RunSettings
+from dystress_text.finetuning.settings import FineTuningSettings
 from dystress_text.finetuning.texts import TrainingText
 from dystress_text.models.reading import TextReader
 from dystress_text.models.static import STATIC, initialize_by_idf, set_document_row, table_of
@@ -47,7 +47,9 @@ class TrainingData:
         return len(self.corpus)
 
 
-def prepare_data(text: TrainingText, initial: TextModel, settings: RunSettings) -> TrainingData:
+def prepare_data(
+    text: TrainingText, initial: TextModel, settings: FineTuningSettings
+) -> TrainingData:
     """Tokenise a text and select samples; scale the vectors of a new static model by idf."""
     options = settings.text
     seed = settings.training.seed
@@ -85,7 +87,7 @@ def prepare_data(text: TrainingText, initial: TextModel, settings: RunSettings) 
 
 
 def fit_settings(
-    settings: RunSettings, data: TrainingData, initial: TextModel, processes: int
+    settings: FineTuningSettings, data: TrainingData, initial: TextModel, processes: int
 ) -> TrainingSettings:
     """Return the training settings with a batch size and learning rate that suit the data.
 

@@ -3,6 +3,11 @@
 This layer needs only torch.
 """
 
+from dystress_text.losses.changing_temperatures import (
+    AlignmentAdaptiveTemperature,
+    LearnableTemperature,
+    ScheduledTemperature,
+)
 from dystress_text.losses.gather import Gather, LocalGather, ProcessGather
 from dystress_text.losses.geometry import alignment, interclass_uniformity, tolerance, uniformity
 from dystress_text.losses.objectives import (
@@ -25,11 +30,6 @@ from dystress_text.losses.reweighting import (
     HardnessReweighting,
     HCLReweighting,
     Reweighting,
-)
-from dystress_text.losses.run_temperatures import (
-    AlignmentAdaptiveTemperature,
-    LearnableTemperature,
-    ScheduledTemperature,
 )
 from dystress_text.losses.temperature import (
     ConstantTemperature,

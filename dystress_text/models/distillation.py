@@ -58,7 +58,7 @@ def distill(
     wholes = (document for _, document in texts())
     reader, words, number = count_tokens(wholes, lambda word: [word], MOST_WORDS)
     if not any(reader.settings["idf"]):
-        raise ParameterError("distill", "needs a --train_file whose texts have different words")
+        raise ParameterError("distill", "needs a `train_file` whose texts have different words")
     sample = _sample(texts, number)
     features = reader.features(list(sample))
     entries = (features["weights"], features["tokens"], features["offsets"])

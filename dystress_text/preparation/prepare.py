@@ -62,7 +62,7 @@ def _check_options(request: Request, manifest: Manifest, folder: Path) -> None:
     if changed:
         made = f"{manifest.name} is ready, made from {manifest.source}"
         variant = "" if manifest.variant is None else f", variant {manifest.variant}"
-        again = f"--again makes it with {' and '.join(changed)}"
+        again = f"`again` makes it with {' and '.join(changed)}"
         raise DataError(f"{made}{variant}; {again}")
 
 
@@ -91,7 +91,7 @@ def _from_hub(entry: DataSet) -> Path:
     assert entry.repository is not None
     if not hub_reachable():
         raise DataError(
-            f"{entry.name}: the hub cannot be reached; --from FOLDER takes a copy on this machine"
+            f"{entry.name}: the hub cannot be reached; `from` FOLDER takes a copy on this machine"
         )
     patterns = list(entry.files)
     try:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import any_character_printable, program
-from dystress_text.cli.options import SettingsParser, check_names, options_in_python
+from dystress_text.cli.options import SettingsParser, check_names
 from dystress_text.cli.progress import OUTPUT
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import SentEvalSettings
@@ -35,9 +35,9 @@ from dystress_text.finetuning.arguments import SIMCSE
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from dystress_text.evaluation.evaluate_models import ModelEvaluation
     from dystress_text.evaluation.readers import StsPairs
     from dystress_text.evaluation.retrieval import Collection
-    from dystress_text.evaluation.run import ModelEvaluation
 
 
 def make_parser() -> SettingsParser:
@@ -46,7 +46,6 @@ def make_parser() -> SettingsParser:
 
 
 @any_character_printable()
-@options_in_python(SentEvalSettings)
 def evaluate(
     model: str | Path | SentenceTransformer | Sequence[str | Path | SentenceTransformer],
     pairs: Any = None,
@@ -129,16 +128,16 @@ def _evaluate(
 ) -> list[ModelEvaluation]:
     """Evaluate models, and update their pages and cards."""
     # imported here, so that the command line's help and errors are fast
+    from dystress_text.analysis.compared_models import evaluated_models
     from dystress_text.analysis.page import leave_report
     from dystress_text.analysis.tables import render_evaluation
-    from dystress_text.analysis.text_runs import evaluated_models
-    from dystress_text.evaluation.run import run
+    from dystress_text.evaluation.evaluate_models import evaluate_models
     from dystress_text.export.results import renew_results
     from dystress_text.models.loading import quiet
     from dystress_text.training.run_folder import REPORT
 
     with quiet():
-        evaluations = run(settings, models, own_data)
+        evaluations = evaluate_models(settings, models, own_data)
     results = {each.model: each.results for each in evaluations}
     OUTPUT.info(render_evaluation(evaluated_models(results)))
     for each in evaluations:
@@ -157,10 +156,10 @@ def _evaluate(
 
 def _page(folder: Path) -> str:
     """Make the page of the run in a folder."""
+    from dystress_text.analysis.compared_models import read_compared_models
     from dystress_text.analysis.text_page import text_page
-    from dystress_text.analysis.text_runs import read_text_runs
 
-    return text_page(read_text_runs([folder]))
+    return text_page(read_compared_models([folder]))
 
 
 @program("dystress evaluate", "interrupted; finished results are saved")

@@ -21,15 +21,14 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import program
-from dystress_text.cli.options import options_in_python
 from dystress_text.finetuning.arguments import parse
-from dystress_text.finetuning.settings import PROGRAM, RunSettings
+from dystress_text.finetuning.settings import FineTuningSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers.base.evaluation import SentenceEvaluator
 
-    from dystress_text.analysis.runs import FinishedRun
+    from dystress_text.analysis.finished_run import FinishedRun
     from dystress_text.losses.objectives import ContrastiveLoss
 
 
@@ -78,14 +77,14 @@ def train(
     given = {"preset": preset, "loss": loss, **options}
     if evaluator is not None:
         given.setdefault("eval_set", "none")
-    with ExitStack() as temporary, options_in_python(*PROGRAM.groups):
+    with ExitStack() as temporary:
         if options.get("output_dir", "") is None:
             folder = tempfile.mkdtemp(prefix="dystress-")
             temporary.callback(shutil.rmtree, folder, ignore_errors=True)
             given["output_dir"] = folder
-        settings = RunSettings.of({name: x for name, x in given.items() if x is not None})
+        settings = FineTuningSettings.of({name: x for name, x in given.items() if x is not None})
         # here, so that help and errors come at once
-        from dystress_text.finetuning.run import fine_tune
+        from dystress_text.finetuning.fine_tune import fine_tune
         from dystress_text.finetuning.texts import with_texts
 
         training_text = None
@@ -99,6 +98,6 @@ def train(
 @program("dystress train")
 def main(argv: list[str]) -> None:
     settings = parse(argv, __doc__)
-    from dystress_text.finetuning.run import fine_tune
+    from dystress_text.finetuning.fine_tune import fine_tune
 
     fine_tune(settings)

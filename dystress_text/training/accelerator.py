@@ -135,7 +135,7 @@ def describe_failure(error: Exception, accelerator: Accelerator) -> str | None:
     if is_out_of_memory(error):
         return (
             f"the device is out of memory (peak {peak_memory(accelerator.device) / 1e9:.1f} GB): "
-            "lower --train_batch_size or, without batch normalisation, set --grad_cache_chunk"
+            "lower `train_batch_size` or, without batch normalisation, set `grad_cache_chunk`"
         )
     if text.startswith("CUDA error"):
         return f"the device failed ({text[:200]})"

@@ -28,7 +28,7 @@ from dystress_text.training.run_folder import (
 )
 from dystress_text.training.run_record import INTERRUPTED, NOT_STARTED
 from dystress_text.training.settings import FREE_OPTIONS, TrainingSettings
-from dystress_text.training.task import Run
+from dystress_text.training.task import TrainingPlan
 
 _STATE = "training_state.json"
 _TASK = "task.safetensors"
@@ -76,21 +76,21 @@ class Checkpoints:
     """Writes and loads checkpoints. A run resumes only with the same options and data."""
 
     def __init__(
-        self, run: Run, settings: TrainingSettings, accelerator: Accelerator, folder: Path
+        self, plan: TrainingPlan, settings: TrainingSettings, accelerator: Accelerator, folder: Path
     ) -> None:
         self.accelerator = accelerator
-        self.task = run.task.state
+        self.task = plan.task.state
         self.settings = settings
-        self.record = run.record
+        self.record = plan.record
         self.output = folder
-        options = {name: x for name, x in run.options.items() if name not in FREE_OPTIONS}
+        options = {name: x for name, x in plan.options.items() if name not in FREE_OPTIONS}
         self.identity = {
             **options,
             "device": accelerator.device.type,
             "mixed_precision": accelerator.mixed_precision,
             "number of processes": accelerator.num_processes,
-            "training data": run.data_id,
-            **(run.record.content or {}),
+            "training data": plan.data_id,
+            **(plan.record.content or {}),
         }
 
     def write(self, state: TrainingState) -> None:
@@ -137,7 +137,7 @@ class Checkpoints:
             raise _unreadable(folder, error) from error
         if changed:
             reason = f"the run in {str(self.output)!r} had other settings ({changed})"
-            raise ParameterError(_RESUME, f"{reason}; name another --output_dir")
+            raise ParameterError(_RESUME, f"{reason}; name another `output_dir`")
         return folder, state
 
     def load(self, folder: Path) -> None:

@@ -189,7 +189,7 @@ def choose_folder(
         return output / REPLACING, None
     if not settings.resumes:
         reason = (
-            f"holds a run ({record.state}); add --overwrite_output_dir or --resume_from_checkpoint"
+            f"holds a run ({record.state}); add `overwrite_output_dir` or `resume_from_checkpoint`"
         )
         raise ParameterError("output_dir", f"{str(output)!r} {reason}")
     replacing = find_record(output / REPLACING)
@@ -221,7 +221,7 @@ def finished_record(
     if not changed and record.content is not None:  # 0.2 did not record it
         changed = differences(record.content, content())
     if changed:
-        further = f"--model_name_or_path {folder} --output_dir NEW trains its model further"
+        further = f"to train its model, set `model_name_or_path` {folder} and another `output_dir`"
         reason = f"holds a finished run of other settings or data ({changed}); {further}"
         raise ParameterError("output_dir", f"{str(folder)!r} {reason}")
     return record

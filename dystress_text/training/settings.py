@@ -123,7 +123,7 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         check_options(self)
         if self.overwrite_output_dir and self.resumes:
-            reason = "cannot be combined with --resume_from_checkpoint"
+            reason = "cannot be combined with `resume_from_checkpoint`"
             raise ParameterError("overwrite_output_dir", reason)
 
     @property

@@ -55,7 +55,7 @@ class Task(Protocol):
 
 
 @dataclass(kw_only=True)
-class Run:
+class TrainingPlan:
     """A task, and how to train it.
 
     Attributes:

@@ -43,7 +43,7 @@ from dystress_text.training.checkpoints import Checkpoints, TrainingState
 from dystress_text.training.run_folder import LOG, SIMILARITY_LOG, append, shorten_logs
 from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.similarity_log import SimilarityLog
-from dystress_text.training.task import Run
+from dystress_text.training.task import TrainingPlan
 
 LEARNED_RATE = 1e-3  # default peak learning rate of a loss's parameters
 
@@ -52,7 +52,7 @@ class Trainer:
     """Train the task of a run. Call :meth:`fit`, then :meth:`close`, on all processes.
 
     Args:
-        run: the task and how to train it.
+        plan: the task and how to train it.
         settings: the settings of the loop.
         accelerator: the result of :func:`~dystress_text.training.accelerator.make_accelerator`.
         folder: the folder of the run; None for ``settings.output_dir``.
@@ -60,35 +60,35 @@ class Trainer:
 
     def __init__(
         self,
-        run: Run,
+        plan: TrainingPlan,
         settings: TrainingSettings,
         accelerator: Accelerator,
         folder: Path | None = None,
     ) -> None:
-        self.run = run
-        self.task = run.task
+        self.plan = plan
+        self.task = plan.task
         self.settings = settings
         self.accelerator = accelerator
         self.folder = folder or Path(settings.output_dir)
         rank = accelerator.process_index
         self.order = BatchOrder(
-            run.samples, settings.train_batch_size, settings.seed, rank, accelerator.num_processes
+            plan.samples, settings.train_batch_size, settings.seed, rank, accelerator.num_processes
         )
         self.steps_per_epoch, self.total_steps = count_steps(len(self.order), settings)
         # each process has its own random numbers, for dropout and augmentation
         set_seed(int(np.random.SeedSequence([settings.seed, rank]).generate_state(1)[0]))
-        optimizer = _optimizer_of(run, settings)
-        self.model, self.optimizer = accelerator.prepare(run.task.model, optimizer)
+        optimizer = _optimizer_of(plan, settings)
+        self.model, self.optimizer = accelerator.prepare(plan.task.model, optimizer)
         kind = settings.lr_scheduler_type
         if kind == "constant":
             kind = "constant_with_warmup"
         warmup = math.ceil(settings.warmup_ratio * self.total_steps)
         self.scheduler: LambdaLR = get_scheduler(kind, self.optimizer, warmup, self.total_steps)
-        self._checkpoints = Checkpoints(run, settings, accelerator, self.folder)
+        self._checkpoints = Checkpoints(plan, settings, accelerator, self.folder)
         self._resumed, self.state = self._checkpoints.find()
         self._similarities: SimilarityLog | None = None
-        if settings.log_similarity and isinstance(run.task.objective, ContrastiveLoss):
-            self._similarities = SimilarityLog(run.task.objective)
+        if settings.log_similarity and isinstance(plan.task.objective, ContrastiveLoss):
+            self._similarities = SimilarityLog(plan.task.objective)
         self._fp16 = accelerator.scaler is not None
         # loss and gradient norm, (2,), of each batch since the last read
         self._pending: list[Tensor] = []
@@ -111,7 +111,7 @@ class Trainer:
                 raise
             self._read_losses()
             self._checkpoints.write(self.state)
-            advice = f"step {step} is saved, --resume_from_checkpoint goes on"
+            advice = f"step {step} is saved, `resume_from_checkpoint` goes on"
             raise DataError(f"{error}; {advice}") from error
         except TemperatureError as error:
             raise TrainingError(str(error)) from error
@@ -148,7 +148,7 @@ class Trainer:
         if self._resumed is not None:
             self._resume(self._resumed)
         if self.settings.report_to != "none":
-            options = self.run.options.items()
+            options = self.plan.options.items()
             plain = {name: x for name, x in options if isinstance(x, int | float | str)}
             self.accelerator.init_trackers("dystress", config=plain)
         self.model.train()
@@ -260,7 +260,7 @@ class Trainer:
             raise Interrupted(
                 stopping,
                 f"stopped by {name} after step {state.step} of {self.total_steps}; "
-                "--resume_from_checkpoint continues",
+                "`resume_from_checkpoint` continues",
             )
         self._mark = time.perf_counter()
 
@@ -285,8 +285,8 @@ class Trainer:
             reason = self.state.add_losses(losses, batches[-1][1], self._fp16)
             if reason is not None:
                 raise TrainingError(
-                    f"{reason} at step {step} of {self.total_steps}; lower --learning_rate, raise "
-                    f"the temperature or use --mixed_precision bf16 or no. {self._saved_model()}"
+                    f"{reason} at step {step} of {self.total_steps}; lower `learning_rate`, raise "
+                    f"the temperature or use `mixed_precision` bf16 or no. {self._saved_model()}"
                 )
         if self._similarities is not None:
             lines = self._similarities.read(self.accelerator)
@@ -326,19 +326,19 @@ class Trainer:
         weights = [parameter.detach() for parameter in self.task.model.parameters()]
         if not get_total_norm(weights, norm_type=math.inf).isfinite():  # NaN if one is
             step = self.state.step
-            raise TrainingError(f"a weight is not finite at step {step}; lower --learning_rate")
+            raise TrainingError(f"a weight is not finite at step {step}; lower `learning_rate`")
         if self.state.step == self.total_steps and self.state.best_step is None:
             self._save()
 
     def _evaluate(self) -> None:
         """Evaluate the model; save it if its metric is the best so far."""
         state = self.state
-        name = self.run.best_metric
+        name = self.plan.best_metric
         metrics = dict(self.task.evaluate())
         if metrics:
             self._log(metrics)
-        record = self.run.record
-        if self.run.has_collapsed():
+        record = self.plan.record
+        if self.plan.has_collapsed():
             record.collapsed_step = record.collapsed_step or state.step
             if state.best_step not in (None, state.step):
                 return  # the model from before stays
@@ -382,14 +382,14 @@ def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def _optimizer_of(run: Run, settings: TrainingSettings) -> torch.optim.Optimizer:
+def _optimizer_of(plan: TrainingPlan, settings: TrainingSettings) -> torch.optim.Optimizer:
     """Return the optimizer for the network and the parameters of the loss, which do not decay."""
-    if run.make_optimizer is not None:
-        optimizer = run.make_optimizer(run.task.model)
+    if plan.make_optimizer is not None:
+        optimizer = plan.make_optimizer(plan.task.model)
     else:
-        groups = parameter_groups(run.task.model, settings.weight_decay)
+        groups = parameter_groups(plan.task.model, settings.weight_decay)
         optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
-    objective = run.task.objective
+    objective = plan.task.objective
     learned = [parameter for parameter in objective.parameters() if parameter.requires_grad]
     if learned:
         rates = (getattr(part, "learning_rate", None) for part in objective.modules())

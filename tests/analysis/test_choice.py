@@ -11,7 +11,7 @@ from sweep_runs import write_run
 
 from dystress_text.analysis import tables
 from dystress_text.analysis.choice import by_halves, end_of_range
-from dystress_text.analysis.text_runs import read_text_runs
+from dystress_text.analysis.compared_models import read_compared_models
 from dystress_text.evaluation.results import RESULTS, Result, append
 from dystress_text.programs.report import main
 
@@ -66,7 +66,7 @@ def figures(tau, units=slice(None)):
 
 @pytest.fixture(scope="module")
 def lines(sweep):
-    compared = read_text_runs([sweep])
+    compared = read_compared_models([sweep])
     return tables.verdict(compared, tables.compare(compared))
 
 

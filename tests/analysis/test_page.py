@@ -8,10 +8,10 @@ import re
 import pytest
 from sweep_runs import PRESET, a_run
 
+from dystress_text.analysis.compared_models import read_compared_models
+from dystress_text.analysis.finished_run import FinishedRun
 from dystress_text.analysis.page import leave_report, render_page
-from dystress_text.analysis.runs import FinishedRun
 from dystress_text.analysis.text_page import text_page
-from dystress_text.analysis.text_runs import read_text_runs
 from dystress_text.programs.report import main
 from dystress_text.training.run_record import RunRecord
 
@@ -25,7 +25,7 @@ def pictures(page):
 
 
 def page_of(run):
-    return text_page(read_text_runs([run]))
+    return text_page(read_compared_models([run]))
 
 
 def cells(page):

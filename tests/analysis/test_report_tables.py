@@ -9,7 +9,7 @@ from scipy import stats
 from sweep_runs import error_of, write_results, write_run
 
 from dystress_text.analysis import tables
-from dystress_text.analysis.text_runs import TRAINING, evaluated_models, read_text_runs
+from dystress_text.analysis.compared_models import TRAINING, evaluated_models, read_compared_models
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.results import RESULTS, Result, append
 from dystress_text.evaluation.retrieval import METRICS
@@ -37,13 +37,13 @@ def sweep(tmp_path_factory):
 
 
 def verdict(folder, baseline=None):
-    runs = read_text_runs([folder], baseline, PRESETS)
+    runs = read_compared_models([folder], baseline, PRESETS)
     return tables.verdict(runs, tables.compare(runs))
 
 
 def rows(folder, title="STS, Spearman x 100"):
     """The rows of a table by name, each a dictionary by column."""
-    compared = read_text_runs([folder], None, PRESETS)
+    compared = read_compared_models([folder], None, PRESETS)
     (group,) = [group for group in tables.groups_of(compared.evaluated) if group.title == title]
     lines = tables.means(compared, group)
     return {line[0]: dict(zip(lines[0], line, strict=True)) for line in lines[1:]}
@@ -72,7 +72,7 @@ def test_means_and_deviations(sweep):
 def test_differences_are_paired_by_seed(sweep):
     found = {
         each.name: each.difference
-        for each in tables.compare(read_text_runs([sweep], None, PRESETS))
+        for each in tables.compare(read_compared_models([sweep], None, PRESETS))
     }
     for name in ("sts-macl", SHIFTED):
         expected = stats.ttest_rel(FIGURES[name], FIGURES[CONSTANT])
@@ -136,7 +136,7 @@ def test_seeds_and_queries_together(tmp_path):
             run = write_run(tmp_path, name, seed, 0.0, tasks=())
             queries = random.normal(0.4 + lead, 0.2, 52)
             write_each(run, queries, str(run))
-    (found,) = tables.compare(read_text_runs([tmp_path]))
+    (found,) = tables.compare(read_compared_models([tmp_path]))
     assert str(found.difference).endswith("52 queries, 3 seeds, paired)")
     seeds_alone = stats.ttest_1samp(found.difference.figures, 0).confidence_interval()
     assert np.ptp(found.difference.interval) > np.ptp(tuple(seeds_alone))
@@ -260,7 +260,7 @@ def test_newest_results_of_the_newest_weights(tmp_path):
     write_results(run, sts(60), weights="new")
     write_results(run, sts(61, "b"), weights="new")
     write_results(run, sts(9), weights="new", pooler_type="cls")  # not the model as it is saved
-    (found,) = read_text_runs([run]).runs
+    (found,) = read_compared_models([run]).runs
     assert set(found.evaluated.figures) == {TRAINING, "senteval/sts"}
     assert found.evaluated.figures["senteval/sts"] == {"STS-B": 61}
 

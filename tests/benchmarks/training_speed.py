@@ -55,7 +55,7 @@ from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.allocator import keep_freed_memory
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.settings import TrainingSettings
-from dystress_text.training.task import Run
+from dystress_text.training.task import TrainingPlan
 from dystress_text.training.trainer import Trainer, parameter_groups
 
 RATE = 3e-5
@@ -94,8 +94,8 @@ def engine(initial: TextModel, text: Path, settings: TrainingSettings) -> tuple[
     loss = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4))
     task = TextTask(initial, corpus, loss)
     task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
-    run = Run(task=task, samples=len(corpus))
-    return Trainer(run, settings, make_accelerator(settings)), task
+    plan = TrainingPlan(task=task, samples=len(corpus))
+    return Trainer(plan, settings, make_accelerator(settings)), task
 
 
 def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:

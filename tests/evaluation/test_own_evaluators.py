@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 
 import dystress_text as dt
 from dystress_text.errors import ParameterError, TrainingError
-from dystress_text.finetuning import run as fine_tuning
-from dystress_text.finetuning.measures import RunMeasures
+from dystress_text.finetuning import fine_tune as fine_tuning
+from dystress_text.finetuning.measures import Measurements
 from dystress_text.programs.report import main as report
 
 ONE = make_sentences(12, seed=5)
@@ -221,7 +221,7 @@ def test_the_model_is_there_though_its_evaluation_fails(result, train, tmp_path)
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        (RunMeasures, "after_training"),
+        (Measurements, "after_training"),
         (fine_tuning, "write_card"),
         (fine_tuning, "finish_run"),
         (fine_tuning, "leave_report"),

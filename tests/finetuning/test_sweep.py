@@ -22,7 +22,7 @@ from processes import start, wait_for
 from sentence_transformers import SentenceTransformer
 from sweep_runs import record_of, write_results
 
-from dystress_text.analysis.runs import as_folder
+from dystress_text.analysis.finished_run import as_folder
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import SUITES, TASKS
 from dystress_text.evaluation.results import results_in

@@ -9,7 +9,7 @@ import pytest
 from dystress_text.errors import UserError
 from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.presets import PRESETS
-from dystress_text.finetuning.settings import PROGRAM, RunSettings
+from dystress_text.finetuning.settings import PROGRAM, FineTuningSettings
 from dystress_text.programs import evaluate, sweep
 from dystress_text.training.run_record import RunRecord
 
@@ -39,7 +39,7 @@ def test_a_temperature_on_the_command_line_replaces_that_of_the_presets_objectiv
         with pytest.raises(UserError, match=f"^{said}"):
             parse(words.split())
     with pytest.raises(UserError, match=r"^tempp \(did you mean temp\?\): "):
-        RunSettings.of({"tempp": 0.1})
+        FineTuningSettings.of({"tempp": 0.1})
 
 
 @pytest.mark.parametrize(("old", "new"), [("eval_file", "pairs"), ("eval_retrieval", "retrieval")])
@@ -48,7 +48,7 @@ def test_one_name_for_the_data_of_an_evaluation(old, new):
         with pytest.raises(UserError, match=rf"--{old} \(here it is --{new}\)"):
             program([f"--{old}=x"])
     with pytest.raises(UserError, match=rf"^{old} \(here it is {new}\)"):
-        RunSettings.of({old: "x"})
+        FineTuningSettings.of({old: "x"})
     assert getattr(parse([f"--{new}=x"]).evaluation, new) == ["x"]
 
 

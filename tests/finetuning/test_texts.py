@@ -15,7 +15,7 @@ from trainer_cases import interrupt
 
 import dystress_text
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.finetuning.settings import RunSettings, TextSettings
+from dystress_text.finetuning.settings import FineTuningSettings, TextSettings
 from dystress_text.finetuning.texts import (
     first_samples,
     table_text,
@@ -75,20 +75,20 @@ def test_an_iterable_is_read_once_like_a_list(iterable):
     given = iterable(rows)
     if isinstance(given, dict):
         rows = list(given)
-    settings, read = with_texts(RunSettings.of({}), given)
-    expected, listed = with_texts(RunSettings.of({}), rows)
+    settings, read = with_texts(FineTuningSettings.of({}), given)
+    expected, listed = with_texts(FineTuningSettings.of({}), rows)
     assert settings == expected
     assert sentences_of(read) == sentences_of(read) == sentences_of(listed)
 
 
 def test_columns_of_a_data_set():
     data = datasets.Dataset.from_dict({"id": [1, 2, 3], "text": ["a", None, "c"]}).select([2, 1])
-    assert sentences_of(with_texts(RunSettings.of({}), data)[1]) == ["c"]
+    assert sentences_of(with_texts(FineTuningSettings.of({}), data)[1]) == ["c"]
     pairs = datasets.Dataset.from_dict({"positive": ["b"], "score": [1.5], "anchor": ["a"]})
-    settings = RunSettings.of({"supervised": True})
+    settings = FineTuningSettings.of({"supervised": True})
     assert sentences_of(with_texts(settings, pairs)[1]) == ["a", "b"]
     with pytest.raises(ParameterError, match=r"^text_columns: "):
-        with_texts(RunSettings.of({}), pairs)
+        with_texts(FineTuningSettings.of({}), pairs)
 
 
 def upper(batch):
@@ -107,7 +107,7 @@ def upper(batch):
 def test_the_format_of_a_data_set_counts(formatted, expected):
     """As ``data[i]`` shows it to its user."""
     data = formatted(datasets.Dataset.from_dict({"text": ["a", "b"], "body": ["one", "two"]}))
-    assert sentences_of(with_texts(RunSettings.of({}), data)[1]) == expected
+    assert sentences_of(with_texts(FineTuningSettings.of({}), data)[1]) == expected
 
 
 def test_columns_are_joined_and_files_concatenated(tmp_path):

@@ -17,7 +17,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from dystress_text.evaluation.evaluators import EvaluatorList
 from dystress_text.evaluation.readers import read_sts_benchmark
-from dystress_text.finetuning.measures import RunMeasures
+from dystress_text.finetuning.measures import Measurements
 from dystress_text.finetuning.task import TextTask
 from dystress_text.losses.diagnosis import BINS
 from dystress_text.models.static import table_of
@@ -110,8 +110,8 @@ def test_a_signal_waits_for_the_page(flags, tmp_path, monkeypatch):
         os.kill(os.getpid(), signal.SIGTERM)
         after_training(*arguments)
 
-    after_training = RunMeasures.after_training
-    monkeypatch.setattr(RunMeasures, "after_training", signalled)
+    after_training = Measurements.after_training
+    monkeypatch.setattr(Measurements, "after_training", signalled)
     assert main([*flags, "--eval_set=none", "--max_steps=1"]) == 0
     assert (tmp_path / "out" / "report.html").is_file()
 

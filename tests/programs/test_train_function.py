@@ -109,7 +109,9 @@ def test_it_trains_in_any_mode_of_the_caller(mode, loss, options, tmp_path):
 @pytest.mark.parametrize("module", [torch, np])
 @pytest.mark.parametrize("place", ["prepare_data", "Trainer._step", "write_card"])
 def test_too_little_memory_is_one_line(module, place, options, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(f"dystress_text.finetuning.run.{place}", lambda *_: module.empty(10**15))
+    monkeypatch.setattr(
+        f"dystress_text.finetuning.fine_tune.{place}", lambda *_: module.empty(10**15)
+    )
     words = [f"--{name}={value}" for name, value in options.items()]
     assert main([*words, f"--output_dir={tmp_path / 'out'}"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
@@ -185,7 +187,7 @@ def test_a_temporary_folder_goes_with_the_run(options, monkeypatch, tmp_path):
 
 def test_errors_name_options_as_keywords(options, tmp_path):
     dystress_text.train(**options, output_dir=tmp_path)
-    with pytest.raises(ParameterError, match=r"overwrite_output_dir=True or resume_") as told:
+    with pytest.raises(ParameterError, match=r"`overwrite_output_dir` or `resume_") as told:
         dystress_text.train(**options, output_dir=tmp_path)
     assert "--" not in str(told.value)
     with pytest.raises(ParameterError, match=r"^data_dir") as told:
@@ -220,7 +222,7 @@ def test_the_card_names_the_views_of_a_table(options, tmp_path, title):
 def test_a_run_that_goes_on_from_a_trained_model(options, tmp_path, capsys):
     old = tmp_path / "old"
     dystress_text.train(**options, output_dir=old)
-    with pytest.raises(ParameterError, match=r"model_name_or_path .*old.* output_dir NEW"):
+    with pytest.raises(ParameterError, match=r"model_name_or_path` .*old.* `output_dir`"):
         dystress_text.train(
             **options | {"max_steps": 4}, output_dir=old, resume_from_checkpoint=True
         )

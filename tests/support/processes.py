@@ -21,7 +21,7 @@ def forkserver():
     """Return a context whose processes start with the slow imports done."""
     multiprocessing.set_forkserver_preload(
         [
-            "dystress_text.finetuning.run",
+            "dystress_text.finetuning.fine_tune",
             "sentence_transformers",
             "transformers.models.bert",
             "processes",

@@ -14,7 +14,7 @@ from dystress_text.losses import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.models.embedder import Embedder
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import TrainingSettings
-from dystress_text.training.task import Run
+from dystress_text.training.task import TrainingPlan
 from dystress_text.training.trainer import Trainer
 
 
@@ -67,7 +67,7 @@ def run(task, corpus, folder, scaler=None, **options):
         accelerator.state._mixed_precision = "fp16"
         accelerator.scaler = scaler
     best = settings.metric_for_best_model
-    started = Run(task=task, samples=len(corpus), options=vars(settings), best_metric=best)
+    started = TrainingPlan(task=task, samples=len(corpus), options=vars(settings), best_metric=best)
     trainer = Trainer(started, settings, accelerator)
     return trainer.fit(), trainer
 

@@ -211,7 +211,7 @@ def test_rejected_run_leaves_nothing(finished, out, tmp_path, monkeypatch):
     def fail(*_):
         raise UserError("no such model can be saved")
 
-    monkeypatch.setattr("dystress_text.finetuning.run.check_saving", fail)
+    monkeypatch.setattr("dystress_text.finetuning.fine_tune.check_saving", fail)
     before = content(out)
     assert main([*finished[1], f"--output_dir={out}", "--overwrite_output_dir"]) == 2
     assert main([*finished[1], f"--output_dir={tmp_path / 'a' / 'b'}"]) == 2

@@ -75,7 +75,7 @@ def _image_folder(entry: ImageData, request: Request) -> Manifest:
     source = request.source
     if source is None or not (source / "train").is_dir() or not (source / "val").is_dir():
         raise DataError(
-            f"{entry.name}: --from FOLDER must name the folder that holds train/ and val/"
+            f"{entry.name}: `from` FOLDER must name the folder that holds train/ and val/"
         )
     train = read_folder(source, "train")
     val = read_folder(source, "test")
@@ -97,7 +97,7 @@ def _class_list(entry: ImageData, request: Request, staging: Path) -> Manifest:
     if base is None or base.folder is None:
         raise DataError("imagenet1k must be prepared first: vision/prepare.py imagenet1k")
     if classes is None:
-        wanted = f"--classes FILE must name {entry.classes} classes (folder names), one a line"
+        wanted = f"`classes` FILE must name {entry.classes} classes (folder names), one a line"
         raise DataError(f"{entry.name}: {wanted}")
     images = Path(base.folder)
     names = [*dict.fromkeys(classes.read_text(encoding="utf-8", errors="replace").split())]

@@ -48,7 +48,7 @@ def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> Object
     several = accelerator.num_processes > 1
     if objective.task == "queue" and several and not vision.sync_batchnorm:
         reason = (
-            "queue on several processes needs --sync_batchnorm; with batch statistics of its "
+            "queue on several processes needs `sync_batchnorm`; with batch statistics of its "
             "own, a process can tell its keys from those of the others"
         )
         raise ParameterError("loss", reason)

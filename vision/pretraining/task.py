@@ -76,7 +76,7 @@ class PretrainTask:
         try:
             loss: Tensor = self.objective(*embeddings.views)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # not declared
-            advice = "the embeddings cannot be whitened; lower --learning_rate"
+            advice = "the embeddings cannot be whitened; lower `learning_rate`"
             raise TrainingError(f"{advice} ({reason_of(error)})") from error
         return loss
 

@@ -15,7 +15,7 @@ from vision_cases import as_float, colour_images, tiny_encoder, write_folder
 
 from vision.data import loading
 from vision.evaluate import main
-from vision.evaluation import run
+from vision.evaluation import evaluate_encoders
 from vision.evaluation.features import image_features
 from vision.evaluation.knn import Accuracy, cosine_votes
 from vision.resnet import ImageEncoder, load_encoder, save_encoder
@@ -35,7 +35,7 @@ def data(monkeypatch):
         "train": colour_images(48, variant="JPEG copy"),
         "test": colour_images(21, seed=1, variant="JPEG copy"),
     }
-    for module in (run, loading):
+    for module in (evaluate_encoders, loading):
         monkeypatch.setattr(module, "load_images", lambda name, split, *rest: sets[split])
     return sets
 

@@ -10,7 +10,7 @@ from dystress_text.losses import QueueInfoNCELoss
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import TrainingSettings
 from vision.pretraining.build_task import make_optimizer
-from vision.pretraining.run import prepare_run
+from vision.pretraining.pretrain import prepare_run
 from vision.pretraining.settings import VisionSettings
 from vision.train import parse
 

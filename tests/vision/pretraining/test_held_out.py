@@ -16,7 +16,7 @@ from dystress_text.training.accelerator import make_accelerator
 from vision import train
 from vision.evaluation.features import image_features
 from vision.pretraining.held_out import agreement, nearest
-from vision.pretraining.run import prepare_run
+from vision.pretraining.pretrain import prepare_run
 
 QUICK = [
     "--architecture=resnet10_narrow",

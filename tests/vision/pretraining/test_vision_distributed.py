@@ -15,7 +15,7 @@ from vision_cases import colour_images, tiny_encoder
 from dystress_text.losses import CosineTemperature, NTXentLoss, ProcessGather, QueueInfoNCELoss
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import TrainingSettings
-from dystress_text.training.task import Run
+from dystress_text.training.task import TrainingPlan
 from dystress_text.training.trainer import Trainer
 from vision.data.views import RandomViews
 from vision.pretraining.build_task import make_optimizer
@@ -76,7 +76,9 @@ def train(folder, kind):
     optimizer = partial(
         make_optimizer, training=settings, vision=VisionSettings(optimizer="sgd"), batch_size=BATCH
     )
-    Trainer(Run(task=task, samples=IMAGES, make_optimizer=optimizer), settings, accelerator).fit()
+    Trainer(
+        TrainingPlan(task=task, samples=IMAGES, make_optimizer=optimizer), settings, accelerator
+    ).fit()
     accelerator.free_memory()
     reset_accelerator()
 

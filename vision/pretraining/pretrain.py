@@ -11,9 +11,9 @@ from typing import NamedTuple
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
+from dystress_text.analysis.finished_run import FinishedRun
 from dystress_text.analysis.outcome import Table
 from dystress_text.analysis.page import leave_report, render_page
-from dystress_text.analysis.runs import FinishedRun
 from dystress_text.errors import ParameterError
 from dystress_text.io.atomic import versions
 from dystress_text.training.accelerator import (
@@ -32,7 +32,7 @@ from dystress_text.training.run import (
 )
 from dystress_text.training.run_folder import IMAGE_PROGRAM, find_record
 from dystress_text.training.run_record import RunRecord
-from dystress_text.training.task import Run
+from dystress_text.training.task import TrainingPlan
 from dystress_text.training.trainer import Trainer
 from vision.data.augment import SimclrAugment
 from vision.data.crops import RandomCrop
@@ -91,7 +91,7 @@ def pretrain(settings: PretrainSettings) -> RunRecord:
                 batch_size=training.train_batch_size,
                 preset=settings.preset,
             )
-            run = Run(
+            plan = TrainingPlan(
                 task=task,
                 samples=len(task.views.images),
                 options=record.settings,
@@ -100,7 +100,7 @@ def pretrain(settings: PretrainSettings) -> RunRecord:
                 make_optimizer=optimizer,
                 best_metric=training.metric_for_best_model,
             )
-            trainer = Trainer(run, training, accelerator, folder)
+            trainer = Trainer(plan, training, accelerator, folder)
         try:
             begin = partial(_begin, prepared_run, trainer, record, folder)
             on_main_process(accelerator, begin)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
-from dystress_text.analysis.runs import FinishedRun, as_folder, differing
+from dystress_text.analysis.finished_run import FinishedRun, as_folder, differing
 from dystress_text.cli.options import check_names
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import (
@@ -67,7 +67,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class TextRun(FinishedRun):
+class ComparedRun(FinishedRun):
     """A finished text run with its figures."""
 
     evaluated: Evaluated
@@ -82,7 +82,7 @@ class TextRun(FinishedRun):
 
 
 @dataclass(frozen=True)
-class TextRuns:
+class ComparedModels:
     """The runs and models that a report compares.
 
     Attributes:
@@ -92,13 +92,13 @@ class TextRuns:
         baseline: the configuration or model that the others are compared with.
     """
 
-    configurations: Mapping[str, Sequence[TextRun]]
+    configurations: Mapping[str, Sequence[ComparedRun]]
     models: Sequence[Evaluated]
     unfinished: Sequence[str]
     baseline: str
 
     @property
-    def runs(self) -> list[TextRun]:
+    def runs(self) -> list[ComparedRun]:
         return [run for runs in self.configurations.values() for run in runs]
 
     def by_seed(self, name: str) -> dict[int | None, Evaluated]:
@@ -113,16 +113,16 @@ class TextRuns:
         return [*(run.evaluated for run in self.runs), *self.models]
 
 
-def single_run(run: FinishedRun) -> TextRuns:
+def compared_models_of(run: FinishedRun) -> ComparedModels:
     """Return a comparison that contains one finished run, with the results in its folder."""
     results = results_in(run.folder)
     alone = _with_figures(run, results, task_names(results))
-    return TextRuns({run.configuration: [alone]}, [], [], run.configuration)
+    return ComparedModels({run.configuration: [alone]}, [], [], run.configuration)
 
 
-def read_text_runs(
+def read_compared_models(
     places: Sequence[Path], baseline: str | None = None, order: Iterable[str] = ()
-) -> TextRuns:
+) -> ComparedModels:
     """Read finished text runs, and models without a run.
 
     A model is identified by its weights and its path, the user's data by their content.
@@ -154,7 +154,7 @@ def read_text_runs(
     if all(result.model != LEXICAL for result in of_models):
         beside += [each.baseline for each in results]
     of_models += [each for each in beside if each is not None]
-    by_name: dict[str, list[TextRun]] = {}
+    by_name: dict[str, list[ComparedRun]] = {}
     for run, of_run in zip(finished, of_runs, strict=True):
         others = by_name.setdefault(run.configuration, [])
         for other in others:
@@ -165,7 +165,7 @@ def read_text_runs(
     losses = {name: by_name[name][0].record.loss for name in ordered}
     models = _models(of_models, names)
     known = losses | {model.name: model.name for model in models}
-    return TextRuns(
+    return ComparedModels(
         {name: by_name[name] for name in ordered},
         models,
         unfinished,
@@ -173,11 +173,11 @@ def read_text_runs(
     )
 
 
-def evaluated_models(results: Mapping[str, Sequence[Result]]) -> TextRuns:
+def evaluated_models(results: Mapping[str, Sequence[Result]]) -> ComparedModels:
     """Return the models that were evaluated together, under the names that the user gave them."""
     models = [_evaluated(name, of_model, {}) for name, of_model in results.items() if of_model]
     trained = [model.name for model in models if not model.is_reference]
-    return TextRuns({}, models, (), next(iter(trained), ""))
+    return ComparedModels({}, models, (), next(iter(trained), ""))
 
 
 def baseline_named(wanted: str | None, losses: Mapping[str, str]) -> str:
@@ -255,14 +255,14 @@ def _models(results: Iterable[Result], names: Names) -> list[Evaluated]:
     return models
 
 
-def _with_figures(run: FinishedRun, results: Sequence[Result], names: Names) -> TextRun:
+def _with_figures(run: FinishedRun, results: Sequence[Result], names: Names) -> ComparedRun:
     results = [each for each in results if each.has({"pooler_type": None})]
     evaluated = _evaluated(run.folder.name, results, names)
     evaluated.figures = {TRAINING: dict(run.record.trained), **evaluated.figures}
     for option, variant in run.record.data_variants.items():
         if variant:
             evaluated.variants.append(f"{option}: {variant}")
-    return TextRun(run.folder, run.record, evaluated)
+    return ComparedRun(run.folder, run.record, evaluated)
 
 
 def _evaluated(label: str, results: Sequence[Result], names: Names) -> Evaluated:

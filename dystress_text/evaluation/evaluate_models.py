@@ -109,7 +109,7 @@ class ModelEvaluation:
         PROGRESS.info(f"{self.model}: {', '.join(shown)}")
 
 
-def run(
+def evaluate_models(
     settings: SentEvalSettings,
     models: Sequence[SentenceTransformer] = (),
     own_data: Sequence[StsPairs | Collection] = (),

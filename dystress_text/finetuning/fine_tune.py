@@ -12,11 +12,11 @@ from typing import Any
 from accelerate.utils import set_seed
 from sentence_transformers.base.evaluation import SentenceEvaluator
 
+from dystress_text.analysis.compared_models import compared_models_of
+from dystress_text.analysis.finished_run import FinishedRun
 from dystress_text.analysis.outcome import collapse, held_out, not_beaten, results
 from dystress_text.analysis.page import leave_report
-from dystress_text.analysis.runs import FinishedRun
 from dystress_text.analysis.text_page import text_page
-from dystress_text.analysis.text_runs import single_run
 from dystress_text.cli.progress import OUTPUT
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError
@@ -30,8 +30,8 @@ from dystress_text.finetuning.initial_model import (
     distill_text,
     load_initial_model,
 )
-from dystress_text.finetuning.measures import RunMeasures, description, variants_of_data
-from dystress_text.finetuning.settings import RunSettings
+from dystress_text.finetuning.measures import Measurements, description, variants_of_data
+from dystress_text.finetuning.settings import FineTuningSettings
 from dystress_text.finetuning.task import TextTask
 from dystress_text.finetuning.texts import TrainingText, first_samples, training_text
 from dystress_text.finetuning.training_data import TrainingData, fit_settings, prepare_data
@@ -61,12 +61,12 @@ from dystress_text.training.run import (
 from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.run_record import Hybrid, RunRecord
 from dystress_text.training.settings import TrainingSettings
-from dystress_text.training.task import Run
+from dystress_text.training.task import TrainingPlan
 from dystress_text.training.trainer import Trainer
 
 
 def fine_tune(
-    settings: RunSettings,
+    settings: FineTuningSettings,
     texts: TrainingText | None = None,
     evaluator: SentenceEvaluator | None = None,
 ) -> FinishedRun:
@@ -129,7 +129,7 @@ def fine_tune(
                 task = _make_task(settings, initial, data, loss, evaluation)
                 spread = task.spread()
                 record = _new_record(settings, training, initial, data, evaluation, metric)
-                run = Run(
+                plan = TrainingPlan(
                     task=task,
                     samples=len(data),
                     options=record.settings,
@@ -139,8 +139,8 @@ def fine_tune(
                     # a mean cosine of 1.0000, unless the untrained model has nearly that
                     has_collapsed=lambda: spread > 1e-3 and task.spread() < 5e-5,
                 )
-                trainer = Trainer(run, training, accelerator, folder)
-            measures = RunMeasures(initial, data, evaluation, record)
+                trainer = Trainer(plan, training, accelerator, folder)
+            measures = Measurements(initial, data, evaluation, record)
             try:
                 on_main_process(accelerator, partial(_begin, settings, trainer, measures))
                 trainer.fit()
@@ -152,7 +152,7 @@ def fine_tune(
     return FinishedRun(output, record)
 
 
-def _show(text: TrainingText, settings: RunSettings) -> None:
+def _show(text: TrainingText, settings: FineTuningSettings) -> None:
     """Print the first samples of a text, before all of it is read."""
     samples = first_samples(text, settings.text.max_train_samples)
     OUTPUT.info("\n".join([f"reading {text.name}", *samples]))
@@ -169,7 +169,7 @@ def _choose_metric(
 
 
 def _make_task(
-    settings: RunSettings,
+    settings: FineTuningSettings,
     initial: TextModel,
     data: TrainingData,
     loss: ContrastiveLoss,
@@ -186,7 +186,7 @@ def _make_task(
 
 
 def _new_record(
-    settings: RunSettings,
+    settings: FineTuningSettings,
     training: TrainingSettings,
     initial: TextModel,
     data: TrainingData,
@@ -222,7 +222,7 @@ def _new_record(
     )
 
 
-def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> None:
+def _begin(settings: FineTuningSettings, trainer: Trainer, measures: Measurements) -> None:
     """Print the description, measure the untrained model, write the record."""
     lines = description(settings, trainer.settings, measures, trainer.total_steps)
     OUTPUT.info("\n".join([*lines, f"on {describe(trainer.accelerator)}"]))
@@ -230,7 +230,7 @@ def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> No
     begin_record(trainer, measures.record)
 
 
-def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> RunRecord:
+def _publish(settings: FineTuningSettings, trainer: Trainer, measures: Measurements) -> RunRecord:
     """Measure the trained model; write its record, card and page; upload it."""
     record = measures.record
     end_record(trainer, record)
@@ -257,7 +257,7 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
         OUTPUT.info(line)
     write_card(output, record, model)
     run = FinishedRun(output, record)
-    page = leave_report(output, lambda: text_page(single_run(run)))
+    page = leave_report(output, lambda: text_page(compared_models_of(run)))
     OUTPUT.info(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}")
     _upload(settings.text.push_to_hub, output)
     return record

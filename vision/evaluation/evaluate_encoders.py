@@ -29,7 +29,7 @@ from vision.resnet import ImageEncoder, build_encoder, fingerprint, load_encoder
 
 
 @full_fp32()
-def run(settings: EvaluationSettings) -> None:
+def evaluate_encoders(settings: EvaluationSettings) -> None:
     """Write the features, if asked for; append a line to the result file after each measure, and
     print a table.
 
