@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.io.atomic import MODEL_STAGING, append_json, move_files, write_json, write_text
+from dystress_text.io.atomic import MODEL_STAGING, json_lines, move_files, write_json, write_text
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.training.run_record import FINISHED, INTERRUPTED, NOT_STARTED, RunRecord
 from dystress_text.training.settings import CONFIGURATION_FREE, TRACKER_FOLDER, TrainingSettings
@@ -111,38 +111,35 @@ def checkpoint_folders(output: Path) -> list[Path]:
     return [by_step[step] for step in sorted(by_step, reverse=True)]
 
 
-def append(log: Path, step: int, values: Mapping[str, Any]) -> None:
-    """Append a line with a step and its values to a log."""
-    append_json(log, {"step": step, **values})
-
-
 def shorten_logs(output: Path, step: int) -> None:
     """Remove from a run's logs all steps after ``step``, and an incomplete last line."""
     for log in (output / LOG, output / SIMILARITY_LOG):
         if log.is_file():
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            kept = [line for line in lines if 0 < _step_of(line) <= step]
+            kept = [line for line in lines if 0 < _step_of(_parsed(line)) <= step]
             write_text(log, "".join(f"{line}\n" for line in kept))
 
 
 def read_steps(log: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a log in order; None stands for a number that was not finite."""
-    try:
-        lines = log.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(f"{log} cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
+    """Yield the lines of a log in order. A number that was not finite is None."""
+    for number, line in json_lines(log).items():
         if _step_of(line) == 0:
             raise UserError(f"{log}: line {number} is not a step")
         yield json.loads(line)
 
 
-def _step_of(line: str) -> int:
-    """Return the step of a log's line; 0 if the line has none."""
+def _parsed(line: str) -> Any:
+    """Return the value of a line of JSON; None if it is damaged."""
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return 0
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _step_of(line: Any) -> int:
+    """Return the step of a log's line; 0 if the line has none."""
+    step = line.get("step") if isinstance(line, dict) else None
+    return step if isinstance(step, int) else 0
 
 
 # ---- where a run lives

@@ -29,6 +29,7 @@ from transformers import get_scheduler
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, Interrupted, ParameterError, TrainingError, reason_of
+from dystress_text.io.atomic import append_json
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.losses.temperature import TemperatureError
 from dystress_text.training.accelerator import StopSignals, describe_failure, on_main_process
@@ -40,7 +41,7 @@ from dystress_text.training.batches import (
     prefetch,
 )
 from dystress_text.training.checkpoints import Checkpoints, TrainingState
-from dystress_text.training.run_folder import LOG, SIMILARITY_LOG, append, shorten_logs
+from dystress_text.training.run_folder import LOG, SIMILARITY_LOG, shorten_logs
 from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.similarity_log import SimilarityLog
 from dystress_text.training.task import TrainingPlan
@@ -292,7 +293,7 @@ class Trainer:
             lines = self._similarities.read(self.accelerator)
             if self.accelerator.is_main_process:
                 for step, line in enumerate(lines, first):
-                    append(self.folder / SIMILARITY_LOG, step, line)
+                    append_json(self.folder / SIMILARITY_LOG, {"step": step, **line})
 
     @property
     def samples_per_second(self) -> float:
@@ -317,7 +318,7 @@ class Trainer:
         """Write values of this step to the log and to the tracker, on the main process."""
         if self.accelerator.is_main_process:
             self.accelerator.log(dict(values), step=self.state.step)
-            append(self.folder / LOG, self.state.step, values)
+            append_json(self.folder / LOG, {"step": self.state.step, **values})
 
     # ---- the best model
 
@@ -399,8 +400,13 @@ def _optimizer_of(plan: TrainingPlan, settings: TrainingSettings) -> torch.optim
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return parameter groups: biases and normalisation layers have no weight decay."""
-    trainable = [p for p in model.parameters() if p.requires_grad]
+    """Return two groups of parameters; biases and normalisation layers have no weight decay."""
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            group = decayed if parameter.ndim > 1 else others
+            group.append(parameter)
     return [
         {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
         {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
