@@ -23,7 +23,7 @@ from dystress_text.training.accelerator import on_main_process
 from dystress_text.training.run_folder import (
     STAGING,
     checkpoint_folders,
-    differences,
+    describe_changes,
     write_record,
 )
 from dystress_text.training.run_record import INTERRUPTED, NOT_STARTED
@@ -132,7 +132,7 @@ class Checkpoints:
         try:
             stored = json.loads((folder / _STATE).read_text(encoding="utf-8"))
             state = TrainingState(**stored["state"])
-            changed = differences(dict(stored["identity"]), self.identity)
+            changed = describe_changes(dict(stored["identity"]), self.identity)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise _unreadable(folder, error) from error
         if changed:

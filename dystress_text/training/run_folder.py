@@ -52,14 +52,17 @@ FILES = (LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES)
 _STEP = re.compile(r"checkpoint-(\d+)")
 
 
-def changed_options(record: RunRecord, requested: Mapping[str, Any]) -> str:
+def describe_changed_options(record: RunRecord, requested: Mapping[str, Any]) -> str:
     """Describe how the requested options differ from those of a run; "" if they do not."""
     compared = requested.keys() - set(CONFIGURATION_FREE)
-    return differences(record.settings, {name: requested[name] for name in sorted(compared)})
+    return describe_changes(record.settings, {name: requested[name] for name in sorted(compared)})
 
 
-def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Describe how current settings differ from earlier ones; "" if they do not."""
+def describe_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Describe how current settings differ from earlier ones; "" if they do not.
+
+    A setting that an earlier version did not have equals one that is off.
+    """
     now = json.loads(json.dumps(now))
     names = [name for name in now if then.get(name) != now[name]]
     return "; ".join(f"{name} was {then.get(name)}, is {now[name]}" for name in names)
@@ -190,7 +193,7 @@ def choose_folder(
         )
         raise ParameterError("output_dir", f"{str(output)!r} {reason}")
     replacing = find_record(output / REPLACING)
-    if replacing.program and not changed_options(replacing, requested):
+    if replacing.program and not describe_changed_options(replacing, requested):
         return output / REPLACING, None
     return output, finished_record(output, requested, content)
 
@@ -214,9 +217,9 @@ def finished_record(
     record = find_record(folder)
     if record.state != FINISHED:
         return None
-    changed = changed_options(record, requested)
-    if not changed and record.content is not None:  # 0.2 did not record it
-        changed = differences(record.content, content())
+    changed = describe_changed_options(record, requested)
+    if not changed and record.content is not None:  # earlier versions did not record it
+        changed = describe_changes(record.content, content())
     if changed:
         further = f"to train its model, set `model_name_or_path` {folder} and another `output_dir`"
         reason = f"holds a finished run of other settings or data ({changed}); {further}"

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from dystress_text.errors import OTHER_NAMES
+
 # states of a run
 NOT_STARTED = "new"
 INTERRUPTED = "interrupted"
@@ -151,6 +153,8 @@ class RunRecord:
         }
         untrained = known.get("untrained", {})  # of images, 0.2 had the figures themselves
         known["untrained"] = {name: x for name, x in untrained.items() if isinstance(x, Mapping)}
+        settings = known.get("settings", {}).items()
+        known["settings"] = {OTHER_NAMES.get(name, name): value for name, value in settings}
         return cls(**known)
 
     def to_json(self) -> dict[str, Any]:
@@ -195,7 +199,7 @@ class RunRecord:
         return lexical_label(self.lexical_words)
 
     def metric(self, name: str) -> Metric:
-        """Return a metric by its name. Records of earlier versions contain only the name."""
+        """Return the metric of a name; one without title or baseline if the record lacks it."""
         return self.metrics.get(name, Metric(name))
 
     @property

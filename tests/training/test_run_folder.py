@@ -10,15 +10,17 @@ from conftest import make_sentences
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError, UserError
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.programs.sweep import main as sweep
 from dystress_text.programs.train import main
 from dystress_text.training.run_folder import (
+    RECORD,
     REPLACING,
     TRAINED,
     checkpoint_folders,
     finish_replacement,
+    finished_record,
     locked_folder,
     read_record,
 )
@@ -59,6 +61,17 @@ def test_finished_run_is_kept(finished, out, capsys):
         assert main([*flags, *more]) == 2
         assert "--output_dir" in capsys.readouterr().err
     assert content(out) == before
+
+
+def test_options_renamed_or_added_since_the_run_are_no_difference(tmp_path):
+    """A record of before ``pairs`` and ``held_out``; an option that did not exist was off."""
+    then = {"seed": 1, "eval_file": ["pairs.csv"]}
+    (tmp_path / RECORD).write_text(json.dumps({"state": "finished", "settings": then}))
+    now = {"seed": 1, "pairs": ["pairs.csv"], "held_out": 0, "distill": None}
+    assert finished_record(tmp_path, now) is not None
+    for changed in ({"seed": 2}, {"pairs": None}, {"held_out": 200}):
+        with pytest.raises(ParameterError, match=f"{next(iter(changed))} was"):
+            finished_record(tmp_path, now | changed)
 
 
 def changed_text(base, text, pairs):
