@@ -83,9 +83,9 @@ class Checkpoints:
         self.settings = settings
         self.record = plan.record
         self.output = folder
-        options = {name: x for name, x in plan.options.items() if name not in FREE_OPTIONS}
+        options = plan.record.settings.items()
         self.identity = {
-            **options,
+            **{name: value for name, value in options if name not in FREE_OPTIONS},
             "device": accelerator.device.type,
             "mixed_precision": accelerator.mixed_precision,
             "number of processes": accelerator.num_processes,

@@ -61,9 +61,9 @@ class TrainingPlan:
     Attributes:
         task: the task.
         samples: the number of training samples.
-        options: all options of the run, which a resumed run must have too.
         data_id: identifies the content of the training data, such as a checksum.
-        record: the record of the run, which is filled during training.
+        record: the record of the run. Its ``settings`` are all options, which a resumed run must
+            share; their ``metric_for_best_model`` selects the model to keep, or None the last.
         make_optimizer: makes the optimizer for a network; None for AdamW.
         best_metric: the metric that selects the best model; None selects the last model.
         has_collapsed: returns whether the embeddings of all samples have become equal. Such a model
@@ -72,9 +72,7 @@ class TrainingPlan:
 
     task: Task
     samples: int
-    options: Mapping[str, Any] = field(default_factory=dict)
     data_id: str = ""
     record: RunRecord = field(default_factory=RunRecord)
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
-    best_metric: str | None = None
     has_collapsed: Callable[[], bool] = lambda: False

@@ -78,7 +78,7 @@ class Trainer:
         self.steps_per_epoch, self.total_steps = count_steps(len(self.order), settings)
         # each process has its own random numbers, for dropout and augmentation
         set_seed(int(np.random.SeedSequence([settings.seed, rank]).generate_state(1)[0]))
-        optimizer = _optimizer_of(plan, settings)
+        optimizer = _make_optimizer(plan, settings)
         self.model, self.optimizer = accelerator.prepare(plan.task.model, optimizer)
         kind = settings.lr_scheduler_type
         if kind == "constant":
@@ -149,8 +149,8 @@ class Trainer:
         if self._resumed is not None:
             self._resume(self._resumed)
         if self.settings.report_to != "none":
-            options = self.plan.options.items()
-            plain = {name: x for name, x in options if isinstance(x, int | float | str)}
+            options = self.plan.record.settings.items()
+            plain = {name: value for name, value in options if isinstance(value, int | float | str)}
             self.accelerator.init_trackers("dystress", config=plain)
         self.model.train()
         bar = progress_bar(
@@ -334,11 +334,11 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate the model; save it if its metric is the best so far."""
         state = self.state
-        name = self.plan.best_metric
+        record = self.plan.record
+        name = record.settings.get("metric_for_best_model")
         metrics = dict(self.task.evaluate())
         if metrics:
             self._log(metrics)
-        record = self.plan.record
         if self.plan.has_collapsed():
             record.collapsed_step = record.collapsed_step or state.step
             if state.best_step not in (None, state.step):

@@ -13,6 +13,7 @@ from dystress_text.finetuning.task import TextTask
 from dystress_text.losses import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.models.embedder import Embedder
 from dystress_text.training.accelerator import make_accelerator
+from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.task import TrainingPlan
 from dystress_text.training.trainer import Trainer
@@ -66,9 +67,9 @@ def run(task, corpus, folder, scaler=None, **options):
         accelerator.native_amp = True
         accelerator.state._mixed_precision = "fp16"
         accelerator.scaler = scaler
-    best = settings.metric_for_best_model
-    started = TrainingPlan(task=task, samples=len(corpus), options=vars(settings), best_metric=best)
-    trainer = Trainer(started, settings, accelerator)
+    record = RunRecord(settings=vars(settings))
+    plan = TrainingPlan(task=task, samples=len(corpus), record=record)
+    trainer = Trainer(plan, settings, accelerator)
     return trainer.fit(), trainer
 
 
