@@ -1,14 +1,14 @@
-"""The folder of a run: the files that belong to the run, and what happens to an earlier run there.
+"""The folder of a run: which files are the run's, and how a run resumes or replaces another.
 
 A run owns ``run.json``, ``metrics.jsonl``, ``similarity.jsonl``, ``report.html``, ``audit.json``,
 ``checkpoint-STEP/``, ``tracker-logs/dystress/``, the model, and the results of its evaluations
 (``results.jsonl``, ``vision-DATASET.jsonl``). All other files are the user's. The logs are lines of
 JSON objects, each with its ``step``.
 
-A run is new, interrupted (it has a checkpoint) or finished: ``state`` in ``run.json``. Only
-``--overwrite_output_dir`` replaces a finished run. The new run is trained in a folder inside the
-old one's, and its files then replace the old ones. An interrupted replacement is finished at the
-next start.
+``state`` in ``run.json`` says whether a run is new, interrupted (it has a checkpoint) or finished.
+Only ``overwrite_output_dir`` replaces a finished run: the new one is trained in a folder inside the
+old one's, and its files then replace the old ones. The next start completes a replacement that was
+killed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ REPLACING = ".replacing"  # a run that is to replace the one in the folder
 TRAINED = ".replacing-trained"  # the same folder while its files are moved
 TEXT_PROGRAM = "dystress_text/train.py"
 IMAGE_PROGRAM = "vision/train.py"
-PROGRAMS = (TEXT_PROGRAM, IMAGE_PROGRAM)
-# a folder without any of them holds no model
+# a model has at least one of these
 MODEL_FILES = (
     "modules.json",
     "model.safetensors",
@@ -46,9 +45,9 @@ MODEL_FILES = (
     "model.safetensors.index.json",
     "projector.safetensors",
 )
-# 0.2 wrote those without an l
-EVALUATIONS = ("results.jsonl", "senteval-*.json", "vision-*.jsonl", "vision-*.json")
-FILES = (LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES)
+# results of evaluations; 0.2 wrote those without an l
+RESULTS = ("results.jsonl", "senteval-*.json", "vision-*.jsonl", "vision-*.json")
+FILES = (LOG, SIMILARITY_LOG, REPORT, AUDIT, *RESULTS, *MODEL_FILES)
 _STEP = re.compile(r"checkpoint-(\d+)")
 
 
@@ -64,8 +63,8 @@ def describe_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     A setting that an earlier version did not have equals one that is off.
     """
     now = json.loads(json.dumps(now))
-    names = [name for name in now if then.get(name) != now[name]]
-    return "; ".join(f"{name} was {then.get(name)}, is {now[name]}" for name in names)
+    changed = [name for name in now if then.get(name) != now[name] and (name in then or now[name])]
+    return "; ".join(f"{name} was {then.get(name)}, is {now[name]}" for name in changed)
 
 
 def write_record(folder: Path, record: RunRecord) -> None:
@@ -91,7 +90,7 @@ def find_record(folder: Path) -> RunRecord:
 
 
 def run_folders(folders: Iterable[Path]) -> list[Path]:
-    """Return all runs in folders, each once. A folder is a run or contains runs."""
+    """Return the folders of runs, each once: ``folders`` themselves, or those directly in them."""
     unique: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
@@ -105,7 +104,7 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
 
 
 def checkpoint_folders(output: Path) -> list[Path]:
-    """Return the checkpoints of a run, newest first, including incomplete ones."""
+    """Return the folders ``checkpoint-STEP`` of a run, the last step first."""
     by_step = {}
     for path in output.glob("checkpoint-*"):
         step = _STEP.fullmatch(path.name)
@@ -115,7 +114,7 @@ def checkpoint_folders(output: Path) -> list[Path]:
 
 
 def shorten_logs(output: Path, step: int) -> None:
-    """Remove from a run's logs all steps after ``step``, and an incomplete last line."""
+    """Remove all steps after ``step`` and all damaged lines from the logs of a run."""
     for log in (output / LOG, output / SIMILARITY_LOG):
         if log.is_file():
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -128,7 +127,7 @@ def read_steps(log: Path) -> Iterator[dict[str, Any]]:
     for number, line in json_lines(log).items():
         if _step_of(line) == 0:
             raise UserError(f"{log}: line {number} is not a step")
-        yield json.loads(line)
+        yield line
 
 
 def _parsed(line: str) -> Any:
@@ -150,7 +149,7 @@ def _step_of(line: Any) -> int:
 
 @contextmanager
 def locked_folder(output: Path) -> Iterator[None]:
-    """Lock a folder, and finish a replacement that was interrupted."""
+    """Lock a folder, and complete a replacement that was killed."""
     with locked(output / LOCK):
         if (output / TRAINED).is_dir():
             finish_replacement(output)
@@ -163,22 +162,22 @@ def choose_folder(
     requested: Mapping[str, Any],
     content: Callable[[], Mapping[str, str]] = dict,
 ) -> tuple[Path, RunRecord | None]:
-    """Return the folder for a run, and the record of a finished run that is to be resumed.
+    """Return the folder to train a run in, and the record of the run if it has finished already.
 
     Nothing is written. An interrupted replacement is resumed only with the options that it was
     started with.
 
     Args:
-        output: the user's ``--output_dir``.
-        settings: the settings of the run.
-        requested: all options by name.
+        output: the folder of the run, ``output_dir``.
+        settings: the settings of the loop.
+        requested: the options by which a finished run is recognised.
         content: as in :func:`finished_record`.
 
     Raises:
         ParameterError: the folder may not be used.
     """
     record = find_record(output)
-    is_run = record.program in PROGRAMS
+    is_run = record.program in (TEXT_PROGRAM, IMAGE_PROGRAM)
     occupied = output.is_dir() and any(path.name != LOCK for path in output.iterdir())
     if not is_run:
         if occupied or settings.resume_from_checkpoint == "yes":
@@ -207,12 +206,12 @@ def finished_record(
 
     Args:
         folder: the folder of the run.
-        requested: all options by name.
-        content: returns checksums of what the options name, to compare with ``content`` in the
-            record. It is called only for a finished run with these options.
+        requested: options, whose values must equal those of a finished run.
+        content: returns checksums of the data and models that the options name, which must equal
+            those of a finished run. It is called only if the options do.
 
     Raises:
-        ParameterError: the run has other options, or read other data or models.
+        ParameterError: the run has finished with other options, data or models.
     """
     record = find_record(folder)
     if record.state != FINISHED:
@@ -228,7 +227,10 @@ def finished_record(
 
 
 def prepare_folder(folder: Path, settings: TrainingSettings, record: RunRecord) -> None:
-    """Create the folder of a run; unless a checkpoint is resumed, remove the earlier run."""
+    """Create the folder of a run and write the record.
+
+    Without a checkpoint to resume, remove the files of the earlier run.
+    """
     if folder.name == REPLACING and not settings.resumes:
         shutil.rmtree(folder, ignore_errors=True)  # an abandoned replacement
     folder.mkdir(parents=True, exist_ok=True)
@@ -242,9 +244,9 @@ def prepare_folder(folder: Path, settings: TrainingSettings, record: RunRecord) 
 
 
 def finish_replacement(output: Path) -> None:
-    """Replace the run in a folder by the newly trained run inside it.
+    """Move the newly trained run into the folder of the one that it replaces.
 
-    Safe to repeat after a kill.
+    After a kill, a second call completes the replacement.
     """
     inside = output / TRAINED
     if (output / REPLACING).is_dir():
@@ -257,7 +259,7 @@ def finish_replacement(output: Path) -> None:
 
 
 def _remove_run(folder: Path, replaced: Collection[str] = ()) -> None:
-    """Remove the files of a run except those in ``replaced``; files of the user stay."""
+    """Remove the files of a run except those named in ``replaced``. The user's files stay."""
     for pattern in FILES:
         for path in folder.glob(pattern):
             if path.name not in replaced:

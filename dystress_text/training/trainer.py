@@ -1,6 +1,6 @@
 """The training loop for text and images, on accelerate.
 
-A task defines the embeddings of a batch, their loss, and how to evaluate and save the model.
+What is trained is a :class:`~dystress_text.training.task.Task`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Trainer:
         """Train to the end; save the best model; return the final state.
 
         Raises:
-            DataError: a sample is damaged. A checkpoint of the last step was saved.
+            DataError: a sample is damaged. A single process has saved a checkpoint.
             TrainingError: the loss is not finite, a file cannot be written, or another process
                 ended.
             Interrupted: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
@@ -124,7 +124,7 @@ class Trainer:
 
     @contextmanager
     def naming_saved_model(self) -> Iterator[None]:
-        """Turn any failure after a step into one line that names the saved model."""
+        """Turn any failure in this context into one line that names the saved model."""
         try:
             yield
         except ParameterError:  # of an upload, which names the folder itself
@@ -181,7 +181,7 @@ class Trainer:
     # ---- a step
 
     def _batches(self, start: int) -> Iterator[list[list[Batch]]]:
-        """Yield the batches of each step, from ``start`` on; a batch is a list of chunks."""
+        """Yield the batches of each step from ``start`` on, each as a list of its chunks."""
         accumulation = self.settings.gradient_accumulation_steps
         size = self.order.batch_size // self.order.world_size
         chunk = self.settings.grad_cache_chunk or size
@@ -227,7 +227,7 @@ class Trainer:
         self.scheduler.step()
 
     def _backward(self, chunks: list[Batch]) -> Tensor:
-        """Accumulate the gradient of a batch; return its loss."""
+        """Add the gradient of a batch, given as chunks; return its loss."""
         task = self.task
         if len(chunks) > 1:
             return backward_in_chunks(task.embed, task.loss, self.model, chunks, self.accelerator)
@@ -268,7 +268,9 @@ class Trainer:
     # ---- losses and logs
 
     def _read_losses(self) -> None:
-        """Read the losses since the last call from the device; log similarities.
+        """Check and keep the losses since the last call; log their similarities.
+
+        This waits for the device.
 
         Raises:
             TrainingError: a loss is not finite.
@@ -302,7 +304,7 @@ class Trainer:
         return batches * self.order.batch_size / max(self.state.train_seconds, 1e-9)
 
     def _log_losses(self) -> str:
-        """Log the mean loss since the last line of the log; return it as text."""
+        """Log the mean loss since the last line; return loss and speed for the progress bar."""
         losses = self.state.losses
         loss = sum(losses) / len(losses) if losses else math.nan
         losses.clear()
@@ -323,7 +325,11 @@ class Trainer:
     # ---- the best model
 
     def _check_and_save(self) -> None:
-        """Save the last model, so that every run leaves one; raise if a weight is not finite."""
+        """Check that all weights are finite; save the last model if none was saved before.
+
+        Raises:
+            TrainingError: a weight is not finite.
+        """
         weights = [parameter.detach() for parameter in self.task.model.parameters()]
         if not get_total_norm(weights, norm_type=math.inf).isfinite():  # NaN if one is
             step = self.state.step
@@ -346,7 +352,7 @@ class Trainer:
         else:
             record.collapsed_step = None
         if name is None:
-            state.metrics = metrics  # in the end those of the last step
+            state.metrics = metrics  # the last model is kept
             return
         value = metrics.get(name, math.nan)
         best = state.best_metric
@@ -361,7 +367,7 @@ class Trainer:
             state.metrics = metrics
 
     def _save(self) -> None:
-        """Save the model of this step for users."""
+        """Save the model of this step as the best one."""
         self.task.save(self.folder)
         self.state.best_step = self.state.step
         self.state.learned = self.task.objective.learned()
@@ -379,12 +385,12 @@ class Trainer:
 
 
 def _due(step: int, every: int) -> bool:
-    """Return whether an action that happens every ``every`` steps is due; 0 means never."""
+    """Return whether ``step`` is a multiple of ``every``; never if that is 0."""
     return every > 0 and step % every == 0
 
 
-def _optimizer_of(plan: TrainingPlan, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """Return the optimizer for the network and the parameters of the loss, which do not decay."""
+def _make_optimizer(plan: TrainingPlan, settings: TrainingSettings) -> torch.optim.Optimizer:
+    """Return the optimizer of the network and of the loss's parameters, without decay for these."""
     if plan.make_optimizer is not None:
         optimizer = plan.make_optimizer(plan.task.model)
     else:
@@ -408,6 +414,6 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
             group = decayed if parameter.ndim > 1 else others
             group.append(parameter)
     return [
-        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0},
     ]
