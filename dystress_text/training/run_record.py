@@ -155,11 +155,8 @@ class RunRecord:
                 known[name] = kind(**_known(kind, known[name]))
         settings = known.get("settings", {}).items()
         known["settings"] = {OTHER_NAMES.get(name, name): value for name, value in settings}
-        metrics = {name: _known(Metric, x) for name, x in known.get("metrics", {}).items()}
-        known["metrics"] = {
-            name: Metric(**{**metric, "sets": tuple(metric.get("sets", ()))})
-            for name, metric in metrics.items()
-        }
+        metrics = known.get("metrics", {}).items()
+        known["metrics"] = {name: Metric(**_known(Metric, metric)) for name, metric in metrics}
         untrained = known.get("untrained", {})  # once, those of images were not by pooler
         known["untrained"] = {name: x for name, x in untrained.items() if isinstance(x, Mapping)}
         return cls(**known)
@@ -244,6 +241,10 @@ _NESTED = {"base_model": BaseModel, "hybrid": Hybrid, "held_out": HeldOut}
 
 
 def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries that are fields of the dataclass ``kind``, except those that are None."""
+    """Return the entries for fields of a dataclass, without None; a list becomes a tuple."""
     names = {entry.name for entry in fields(kind)}
-    return {name: x for name, x in values.items() if name in names and x is not None}
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+        if name in names and value is not None
+    }
