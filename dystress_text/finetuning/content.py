@@ -1,4 +1,4 @@
-"""Checksums of all that a run reads: they identify a finished or interrupted run, names do not."""
+"""Checksums of all that a run reads, by which a finished or interrupted run is recognised."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 def content_of(
     settings: FineTuningSettings, text: str, evaluation: EvaluatorList
 ) -> dict[str, str]:
-    """Return checksums of the training text, the evaluation data and the models, by description.
+    """Return checksums of the training text, the evaluation data and the models.
+
+    The keys say in an error what differs.
 
     Args:
         settings: the settings of the run.
@@ -48,14 +50,14 @@ def read_content(
     texts: TrainingText | None = None,
     evaluator: SentenceEvaluator | None = None,
 ) -> dict[str, str]:
-    """Read what the settings name, and return its :func:`content_of`."""
+    """Read what the settings name; return its checksums as :func:`content_of` does."""
     text = texts or training_text(settings.text)
     evaluation = build_evaluators(settings.evaluation, settings.text.data_dir, evaluator)
     return content_of(settings, text.checksum(), evaluation)
 
 
 def _files_of(model: str) -> Iterator[Path]:
-    """Yield the files of a model in a folder or on the hub, without those of its training run."""
+    """Yield the files that determine a model's embeddings, in a folder or from the hub."""
     folder = Path(model)
     if not folder.is_dir():
         weights = next(filter(None, (model_file(model, name) for name in _WEIGHTS)), None)

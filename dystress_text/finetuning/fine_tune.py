@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from accelerate import Accelerator
 from accelerate.utils import set_seed
 from sentence_transformers.base.evaluation import SentenceEvaluator
 
@@ -128,14 +129,14 @@ def fine_tune(
                 training = fit_settings(settings, data, initial, accelerator.num_processes)
                 task = _make_task(settings, initial, data, loss, evaluation)
                 spread = task.spread()
-                record = _new_record(settings, training, initial, data, evaluation, metric)
+                record = _new_record(
+                    settings, training, initial, data, evaluation, metric, accelerator
+                )
                 plan = TrainingPlan(
                     task=task,
                     samples=len(data),
-                    options=record.settings,
                     data_id=data.corpus.identity,
                     record=record,
-                    best_metric=metric,
                     # a mean cosine of 1.0000, unless the untrained model has nearly that
                     has_collapsed=lambda: spread > 1e-3 and task.spread() < 5e-5,
                 )
@@ -192,6 +193,7 @@ def _new_record(
     data: TrainingData,
     evaluation: EvaluatorList,
     metric: str | None,
+    accelerator: Accelerator,
 ) -> RunRecord:
     """Return the record of a run before its first step."""
     options = settings.options() | {
@@ -204,10 +206,11 @@ def _new_record(
     start = "untrained"
     if base != STATIC and is_sentence_transformer(model_path(base)):
         start = Path(base).name
+    checksums = partial(content_of, settings, data.corpus.report.sha256, evaluation)
     return RunRecord(
         program=TEXT_PROGRAM,
         settings=options,
-        content=content_of(settings, data.corpus.report.sha256, evaluation),
+        content=on_main_process(accelerator, checksums),  # it reads whole models
         corpus={
             **asdict(data.corpus.report),
             "samples": len(data),

@@ -42,7 +42,7 @@ _TIMEOUT = timedelta(hours=12)
 
 
 def make_accelerator(settings: TrainingSettings) -> Accelerator:
-    """Return the accelerator for the settings.
+    """Return the accelerator of a run, and choose the kernels of this process.
 
     Raises:
         UserError: the launcher, the precision or the tracker is not supported.
@@ -86,8 +86,8 @@ def _check_launch(accelerator: Accelerator, batch_size: int) -> None:
 def limit_kernel_caches() -> None:
     """Limit oneDNN's kernel caches in this process. Call it before any computation.
 
-    For each number of tokens, oneDNN builds new bf16 kernels, and by default it keeps 1,024 of
-    them, so that with MiniLM the memory grows by 20 MB a step. A step needs fewer than 32 kernels.
+    oneDNN builds new bf16 kernels for each number of tokens, and by default keeps 1,024 of them:
+    with MiniLM the memory grows by 20 MB a step. A step needs fewer than 32 kernels.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
     os.environ.setdefault("LRU_CACHE_CAPACITY", "32")  # torch's cache of the same
@@ -97,7 +97,7 @@ def set_kernels(deterministic: bool) -> None:
     """Choose the GPU kernels that torch uses in this process.
 
     Attention does not use cuDNN, since some of its kernels round the dropout rate (pytorch#174245).
-    Benchmarking of convolution kernels is off if ``deterministic``, as its choice varies.
+    ``deterministic`` turns off the benchmark of convolution kernels, whose choice varies.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.benchmark = not deterministic
@@ -108,7 +108,7 @@ def set_kernels(deterministic: bool) -> None:
 
 
 def single_process_device() -> torch.device:
-    """Return the GPU, or the CPU if there is none or ACCELERATE_USE_CPU is set."""
+    """Return the GPU; the CPU if there is none or the variable ACCELERATE_USE_CPU is set."""
     gpu = torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
     return torch.device("cuda" if gpu else "cpu")
 
@@ -130,7 +130,7 @@ def resolve_precision(name: str) -> str:
 
 
 def describe_failure(error: Exception, accelerator: Accelerator) -> str | None:
-    """Return a description of a failed file, device or process; None if the error is a bug."""
+    """Describe a failure of a file, a device or another process; return None for a bug."""
     text = reason_of(error)
     if is_out_of_memory(error):
         return (
@@ -168,7 +168,7 @@ def on_main_process(accelerator: Accelerator, work: Callable[[], T]) -> T:
 
 @contextmanager
 def before_first_step(accelerator: Accelerator) -> Iterator[None]:
-    """Turn failures of devices and processes into one line. At the end, wait for all processes."""
+    """Turn a failure of a device or process into one line; at the end, wait for all processes."""
     try:
         yield
         accelerator.wait_for_everyone()  # until all have read the folder
@@ -180,7 +180,7 @@ def before_first_step(accelerator: Accelerator) -> Iterator[None]:
 
 
 def make_gather(accelerator: Accelerator) -> Gather:
-    """Return the gather of a loss for the processes of this launch."""
+    """Return what gathers the embeddings of a batch from all processes, for a loss."""
     if accelerator.num_processes == 1:
         return LocalGather()
     return ProcessGather(accelerator.process_index, accelerator.num_processes)
@@ -193,10 +193,10 @@ def describe(accelerator: Accelerator) -> str:
 
 
 class StopSignals:
-    """A context in which SIGTERM and Ctrl-C stop training between two steps.
+    """A context that notes SIGTERM and Ctrl-C, so that training stops between two steps.
 
-    A second Ctrl-C exits at once with code 130. Enter it on all processes; it has no effect outside
-    the main thread.
+    A second Ctrl-C exits at once with code 130. Enter it on all processes. Outside the main thread
+    signals act as before.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -240,9 +240,9 @@ class StopSignals:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak of memory in bytes, allocated on a CUDA device or else resident.
+    """Return the peak memory in bytes: allocated on a CUDA device, else resident in this process.
 
-    Where the system does not record the peak, return the memory that is resident now.
+    Where the system does not record the peak, return the resident memory of now.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)

@@ -28,9 +28,9 @@ AHEAD = 2  # batches that are loaded in advance
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """The order of samples: one permutation per epoch, from the seed and the epoch.
+    """The order of samples: a permutation for each epoch, drawn with the seed and the epoch.
 
-    Global batches are the same for any number of processes, each of which takes its share. An
+    The global batches do not depend on the number of processes, each of which takes its share. An
     incomplete last batch is dropped.
     """
 
@@ -73,7 +73,7 @@ def count_steps(batches: int, settings: TrainingSettings) -> tuple[int, int]:
 def prefetch(
     load: Callable[[T], Batch], wanted: Iterable[T], device: torch.device
 ) -> Iterator[Batch]:
-    """Yield batches on ``device`` in order. A thread loads the next batches on the CPU meanwhile.
+    """Yield the batches ``wanted`` in order, on ``device``. A thread loads the next ones meanwhile.
 
     Copies to a CUDA device are asynchronous, from pinned memory.
     """
@@ -105,7 +105,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 class Embeddings(NamedTuple):
     """The views of a batch, (n, dim) each, and other inputs of the loss.
 
-    Other inputs have a row for each sample or an entry for each chunk.
+    Another input has a row for each sample, or one entry for each chunk of the batch.
     """
 
     views: tuple[Tensor, ...]

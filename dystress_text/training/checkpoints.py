@@ -1,8 +1,8 @@
 """Write and load checkpoints.
 
 A checkpoint consists of accelerate's ``save_state``, the state of the task as safetensors, and the
-progress as JSON. No file can run code: accelerate loads its own files with ``weights_only``, and no
-objects are registered with it, which it would unpickle.
+progress as JSON. Loading one cannot run code: accelerate loads its files with ``weights_only``, and
+nothing is registered with it, which it would unpickle.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dystress_text.training.accelerator import on_main_process
 from dystress_text.training.run_folder import (
     STAGING,
     checkpoint_folders,
-    differences,
+    describe_changes,
     write_record,
 )
 from dystress_text.training.run_record import INTERRUPTED, NOT_STARTED
@@ -38,17 +38,16 @@ _KEPT = 2  # checkpoints, the newest ones
 
 @dataclass
 class TrainingState:
-    """The progress of a run, which a checkpoint contains."""
+    """The progress of a run. The best model is the saved one."""
 
     step: int = 0  # optimiser steps done
-    best_metric: float | None = None  # the metric of the best model
-    best_step: int | None = None  # the step of the best model
+    best_metric: float | None = None  # what selected the best model
+    best_step: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)  # all metrics of the best model
-    # parameters of the loss at the best model
-    learned: dict[str, float] = field(default_factory=dict)
-    train_seconds: float = 0.0  # seconds spent in steps
-    losses: list[float] = field(default_factory=list)  # losses not yet logged
-    skipped_steps: int = 0  # steps skipped by fp16: the gradient overflowed
+    learned: dict[str, float] = field(default_factory=dict)  # the loss's parameters, at best_step
+    train_seconds: float = 0.0  # spent in steps, not in evaluations
+    losses: list[float] = field(default_factory=list)  # not yet logged
+    skipped_steps: int = 0  # because a gradient overflowed in fp16
 
     def add_losses(self, losses: list[float], norm: float, fp16: bool) -> str | None:
         """Add the losses of a step.
@@ -56,7 +55,8 @@ class TrainingState:
         Args:
             losses: the loss of each batch.
             norm: the norm of the gradient; 0 if gradients are not clipped.
-            fp16: whether training is in fp16, where a gradient that is not finite is an overflow.
+            fp16: whether training is in fp16: then a gradient that is not finite has overflowed,
+                and the step was skipped.
 
         Returns:
             The reason to stop the run, or None.
@@ -73,7 +73,7 @@ class TrainingState:
 
 
 class Checkpoints:
-    """Writes and loads checkpoints. A run resumes only with the same options and data."""
+    """Write and load checkpoints. A run resumes only with the same options and data."""
 
     def __init__(
         self, plan: TrainingPlan, settings: TrainingSettings, accelerator: Accelerator, folder: Path
@@ -83,9 +83,9 @@ class Checkpoints:
         self.settings = settings
         self.record = plan.record
         self.output = folder
-        options = {name: x for name, x in plan.options.items() if name not in FREE_OPTIONS}
+        options = plan.record.settings.items()
         self.identity = {
-            **options,
+            **{name: value for name, value in options if name not in FREE_OPTIONS},
             "device": accelerator.device.type,
             "mixed_precision": accelerator.mixed_precision,
             "number of processes": accelerator.num_processes,
@@ -94,7 +94,7 @@ class Checkpoints:
         }
 
     def write(self, state: TrainingState) -> None:
-        """Write a checkpoint and remove the oldest ones. Call it on all processes."""
+        """Write a checkpoint, and keep the newest two. Call it on all processes."""
         staging = self.output / STAGING
         final = self.output / f"checkpoint-{state.step}"
 
@@ -120,7 +120,7 @@ class Checkpoints:
         on_main_process(self.accelerator, finish)
 
     def find(self) -> tuple[Path | None, TrainingState]:
-        """Return the newest checkpoint and its progress, if the run resumes.
+        """Return the newest checkpoint and its progress; None and no progress to start anew.
 
         Raises:
             ParameterError: the checkpoint is damaged or belongs to another run.
@@ -132,7 +132,7 @@ class Checkpoints:
         try:
             stored = json.loads((folder / _STATE).read_text(encoding="utf-8"))
             state = TrainingState(**stored["state"])
-            changed = differences(dict(stored["identity"]), self.identity)
+            changed = describe_changes(dict(stored["identity"]), self.identity)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise _unreadable(folder, error) from error
         if changed:
@@ -141,18 +141,21 @@ class Checkpoints:
         return folder, state
 
     def load(self, folder: Path) -> None:
-        """Load all but the progress and the learning rate, which depends on the progress."""
+        """Load weights, optimizer, task and random states from a checkpoint.
+
+        The caller restores the progress, which also determines the learning rate.
+        """
         try:
             self.accelerator.load_state(str(folder))
             self.task.load_state_dict(load_file(folder / _TASK))
             stored = load(folder / f"random_states_{self.accelerator.process_index}.pkl")
             device = self.accelerator.device
-            wanted = stored["torch_manual_seed"]
-            found = torch.get_rng_state()
+            saved = stored["torch_manual_seed"]
+            loaded = torch.get_rng_state()
             if device.type == "cuda":
-                wanted = stored["torch_cuda_manual_seed"][device.index or 0]
-                found = torch.cuda.get_rng_state(device)
-            if not torch.equal(wanted, found):  # accelerate only logs this failure
+                saved = stored["torch_cuda_manual_seed"][device.index or 0]
+                loaded = torch.cuda.get_rng_state(device)
+            if not torch.equal(saved, loaded):  # accelerate only logs this failure
                 raise ValueError("the random state was not loaded")
         except Exception as error:  # the libraries raise many kinds
             raise _unreadable(folder, error) from error

@@ -1,4 +1,4 @@
-"""Restore the global state that a run changes, for callers such as notebooks."""
+"""Restore the global state of torch and accelerate that a run changes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ backends: Any = torch.backends  # whose types are incomplete
 def restored_global_state() -> Iterator[None]:
     """Run with a fresh state of accelerate and torch; restore the caller's state at the end.
 
-    This state comprises what accelerators share, random states, torch's kernels, default type and
-    gradient mode, environment variables and a log level. A process group that starts in this
-    context ends with the process, as torchrun lets a process form only one group. In this context
-    standard output accepts any character.
+    The state comprises what accelerators share, random states, environment variables, a log level,
+    and torch's kernels, default type and gradient mode. A process group that starts in this context
+    ends with the process, since torchrun lets a process form only one. In this context standard
+    output accepts any character.
     """
     log = logging.getLogger("accelerate.utils.other")
     # by default torch forks all devices, with a warning if there are several
@@ -61,7 +61,7 @@ def restored_global_state() -> Iterator[None]:
         at_end(setattr, backends.cudnn, "benchmark", backends.cudnn.benchmark)
         at_end(log.setLevel, log.level)
         torch.set_default_dtype(torch.float32)
-        log.setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
+        log.setLevel(logging.ERROR)  # with do_mlm it warns at each checkpoint
         yield
 
 
@@ -74,8 +74,8 @@ def _end_process_group() -> None:
 def full_fp32() -> Iterator[None]:
     """Compute in full fp32. TF32, the alternative, has a mantissa of 10 bits.
 
-    torch 2.9 added new settings beside the old ones; if they differ, the getters of the old ones
-    raise a RuntimeError.
+    torch 2.9 added new settings beside the old ones. Reading an old one that differs from its new
+    one raises a RuntimeError.
     """
     new = []
     if hasattr(backends, "fp32_precision"):

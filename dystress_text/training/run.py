@@ -1,4 +1,4 @@
-"""Begin and end a run on all its processes: its folder, lock and record."""
+"""Begin and end a run: lock its folder, write its record, recognise a finished one."""
 
 from __future__ import annotations
 
@@ -33,17 +33,16 @@ def open_run(
     requested: Mapping[str, Any],
     content: Callable[[], Mapping[str, str]] = dict,
 ) -> Iterator[tuple[Path, RunRecord | None]]:
-    """Lock the folder of a run, on all processes.
+    """Lock the folder of a run. Enter it on all processes.
 
     Args:
         accelerator: the accelerator of the run.
-        settings: the settings of the run.
-        requested: all options by name, which must equal those of a finished run.
-        content: returns checksums of what the options name, which must equal those of a finished
-            run.
+        settings: the settings of the loop.
+        requested: the options by which a finished run is recognised.
+        content: as in :func:`~dystress_text.training.run_folder.finished_record`.
 
     Yields:
-        The folder of the run, and the record of a run that has finished there.
+        The folder to train in, and the record of the run if it has finished already.
     """
     output = Path(settings.output_dir)
     with ExitStack() as held:
@@ -64,7 +63,7 @@ def open_run(
 
 
 def begin_record(trainer: Trainer, record: RunRecord) -> None:
-    """Write the record at the start of a new or resumed run. Call it on the main process."""
+    """Prepare the folder of a new or resumed run. Call it on the main process."""
     record.version = __version__
     record.processes = trainer.accelerator.num_processes
     record.device = describe(trainer.accelerator)
@@ -77,7 +76,7 @@ def begin_record(trainer: Trainer, record: RunRecord) -> None:
 
 
 def end_record(trainer: Trainer, record: RunRecord) -> None:
-    """Add the results to the record of a trained run; move the run to its final folder.
+    """Add the results of training to the record; let the run replace the one in its folder, if any.
 
     Call it on the main process.
     """
@@ -98,7 +97,7 @@ def end_record(trainer: Trainer, record: RunRecord) -> None:
 
 
 def finish_run(trainer: Trainer, record: RunRecord) -> None:
-    """Write the record of a finished run; then remove its checkpoints."""
+    """Write the record of a finished run; remove its checkpoints unless they are kept."""
     write_record(trainer.folder, record)
     if not trainer.settings.keep_checkpoints:
         for folder in checkpoint_folders(trainer.folder):

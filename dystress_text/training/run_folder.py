@@ -1,14 +1,14 @@
-"""The folder of a run: the files that belong to the run, and what happens to an earlier run there.
+"""The folder of a run: which files are the run's, and how a run resumes or replaces another.
 
 A run owns ``run.json``, ``metrics.jsonl``, ``similarity.jsonl``, ``report.html``, ``audit.json``,
 ``checkpoint-STEP/``, ``tracker-logs/dystress/``, the model, and the results of its evaluations
 (``results.jsonl``, ``vision-DATASET.jsonl``). All other files are the user's. The logs are lines of
 JSON objects, each with its ``step``.
 
-A run is new, interrupted (it has a checkpoint) or finished: ``state`` in ``run.json``. Only
-``--overwrite_output_dir`` replaces a finished run. The new run is trained in a folder inside the
-old one's, and its files then replace the old ones. An interrupted replacement is finished at the
-next start.
+``state`` in ``run.json`` says whether a run is new, interrupted (it has a checkpoint) or finished.
+Only ``overwrite_output_dir`` replaces a finished run: the new one is trained in a folder inside the
+old one's, and its files then replace the old ones. The next start completes a replacement that was
+killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.io.atomic import MODEL_STAGING, append_json, move_files, write_json, write_text
+from dystress_text.io.atomic import MODEL_STAGING, json_lines, move_files, write_json, write_text
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.training.run_record import FINISHED, INTERRUPTED, NOT_STARTED, RunRecord
 from dystress_text.training.settings import CONFIGURATION_FREE, TRACKER_FOLDER, TrainingSettings
@@ -37,8 +37,7 @@ REPLACING = ".replacing"  # a run that is to replace the one in the folder
 TRAINED = ".replacing-trained"  # the same folder while its files are moved
 TEXT_PROGRAM = "dystress_text/train.py"
 IMAGE_PROGRAM = "vision/train.py"
-PROGRAMS = (TEXT_PROGRAM, IMAGE_PROGRAM)
-# a folder without any of them holds no model
+# a model has at least one of these
 MODEL_FILES = (
     "modules.json",
     "model.safetensors",
@@ -46,23 +45,26 @@ MODEL_FILES = (
     "model.safetensors.index.json",
     "projector.safetensors",
 )
-# 0.2 wrote those without an l
-EVALUATIONS = ("results.jsonl", "senteval-*.json", "vision-*.jsonl", "vision-*.json")
-FILES = (LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES)
+# results of evaluations; 0.2 wrote those without an l
+RESULTS = ("results.jsonl", "senteval-*.json", "vision-*.jsonl", "vision-*.json")
+FILES = (LOG, SIMILARITY_LOG, REPORT, AUDIT, *RESULTS, *MODEL_FILES)
 _STEP = re.compile(r"checkpoint-(\d+)")
 
 
-def changed_options(record: RunRecord, requested: Mapping[str, Any]) -> str:
+def describe_changed_options(record: RunRecord, requested: Mapping[str, Any]) -> str:
     """Describe how the requested options differ from those of a run; "" if they do not."""
     compared = requested.keys() - set(CONFIGURATION_FREE)
-    return differences(record.settings, {name: requested[name] for name in sorted(compared)})
+    return describe_changes(record.settings, {name: requested[name] for name in sorted(compared)})
 
 
-def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Describe how current settings differ from earlier ones; "" if they do not."""
+def describe_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Describe how current settings differ from earlier ones; "" if they do not.
+
+    A setting that an earlier version did not have equals one that is off.
+    """
     now = json.loads(json.dumps(now))
-    names = [name for name in now if then.get(name) != now[name]]
-    return "; ".join(f"{name} was {then.get(name)}, is {now[name]}" for name in names)
+    changed = [name for name in now if then.get(name) != now[name] and (name in then or now[name])]
+    return "; ".join(f"{name} was {then.get(name)}, is {now[name]}" for name in changed)
 
 
 def write_record(folder: Path, record: RunRecord) -> None:
@@ -88,7 +90,7 @@ def find_record(folder: Path) -> RunRecord:
 
 
 def run_folders(folders: Iterable[Path]) -> list[Path]:
-    """Return all runs in folders, each once. A folder is a run or contains runs."""
+    """Return the folders of runs, each once: ``folders`` themselves, or those directly in them."""
     unique: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
@@ -102,7 +104,7 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
 
 
 def checkpoint_folders(output: Path) -> list[Path]:
-    """Return the checkpoints of a run, newest first, including incomplete ones."""
+    """Return the folders ``checkpoint-STEP`` of a run, the last step first."""
     by_step = {}
     for path in output.glob("checkpoint-*"):
         step = _STEP.fullmatch(path.name)
@@ -111,38 +113,35 @@ def checkpoint_folders(output: Path) -> list[Path]:
     return [by_step[step] for step in sorted(by_step, reverse=True)]
 
 
-def append(log: Path, step: int, values: Mapping[str, Any]) -> None:
-    """Append a line with a step and its values to a log."""
-    append_json(log, {"step": step, **values})
-
-
 def shorten_logs(output: Path, step: int) -> None:
-    """Remove from a run's logs all steps after ``step``, and an incomplete last line."""
+    """Remove all steps after ``step`` and all damaged lines from the logs of a run."""
     for log in (output / LOG, output / SIMILARITY_LOG):
         if log.is_file():
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            kept = [line for line in lines if 0 < _step_of(line) <= step]
+            kept = [line for line in lines if 0 < _step_of(_parsed(line)) <= step]
             write_text(log, "".join(f"{line}\n" for line in kept))
 
 
 def read_steps(log: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a log in order; None stands for a number that was not finite."""
-    try:
-        lines = log.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(f"{log} cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
+    """Yield the lines of a log in order. A number that was not finite is None."""
+    for number, line in json_lines(log).items():
         if _step_of(line) == 0:
             raise UserError(f"{log}: line {number} is not a step")
-        yield json.loads(line)
+        yield line
 
 
-def _step_of(line: str) -> int:
-    """Return the step of a log's line; 0 if the line has none."""
+def _parsed(line: str) -> Any:
+    """Return the value of a line of JSON; None if it is damaged."""
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return 0
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _step_of(line: Any) -> int:
+    """Return the step of a log's line; 0 if the line has none."""
+    step = line.get("step") if isinstance(line, dict) else None
+    return step if isinstance(step, int) else 0
 
 
 # ---- where a run lives
@@ -150,7 +149,7 @@ def _step_of(line: str) -> int:
 
 @contextmanager
 def locked_folder(output: Path) -> Iterator[None]:
-    """Lock a folder, and finish a replacement that was interrupted."""
+    """Lock a folder, and complete a replacement that was killed."""
     with locked(output / LOCK):
         if (output / TRAINED).is_dir():
             finish_replacement(output)
@@ -163,22 +162,22 @@ def choose_folder(
     requested: Mapping[str, Any],
     content: Callable[[], Mapping[str, str]] = dict,
 ) -> tuple[Path, RunRecord | None]:
-    """Return the folder for a run, and the record of a finished run that is to be resumed.
+    """Return the folder to train a run in, and the record of the run if it has finished already.
 
     Nothing is written. An interrupted replacement is resumed only with the options that it was
     started with.
 
     Args:
-        output: the user's ``--output_dir``.
-        settings: the settings of the run.
-        requested: all options by name.
+        output: the folder of the run, ``output_dir``.
+        settings: the settings of the loop.
+        requested: the options by which a finished run is recognised.
         content: as in :func:`finished_record`.
 
     Raises:
         ParameterError: the folder may not be used.
     """
     record = find_record(output)
-    is_run = record.program in PROGRAMS
+    is_run = record.program in (TEXT_PROGRAM, IMAGE_PROGRAM)
     occupied = output.is_dir() and any(path.name != LOCK for path in output.iterdir())
     if not is_run:
         if occupied or settings.resume_from_checkpoint == "yes":
@@ -193,7 +192,7 @@ def choose_folder(
         )
         raise ParameterError("output_dir", f"{str(output)!r} {reason}")
     replacing = find_record(output / REPLACING)
-    if replacing.program and not changed_options(replacing, requested):
+    if replacing.program and not describe_changed_options(replacing, requested):
         return output / REPLACING, None
     return output, finished_record(output, requested, content)
 
@@ -207,19 +206,19 @@ def finished_record(
 
     Args:
         folder: the folder of the run.
-        requested: all options by name.
-        content: returns checksums of what the options name, to compare with ``content`` in the
-            record. It is called only for a finished run with these options.
+        requested: options, whose values must equal those of a finished run.
+        content: returns checksums of the data and models that the options name, which must equal
+            those of a finished run. It is called only if the options do.
 
     Raises:
-        ParameterError: the run has other options, or read other data or models.
+        ParameterError: the run has finished with other options, data or models.
     """
     record = find_record(folder)
     if record.state != FINISHED:
         return None
-    changed = changed_options(record, requested)
-    if not changed and record.content is not None:  # 0.2 did not record it
-        changed = differences(record.content, content())
+    changed = describe_changed_options(record, requested)
+    if not changed and record.content is not None:  # earlier versions did not record it
+        changed = describe_changes(record.content, content())
     if changed:
         further = f"to train its model, set `model_name_or_path` {folder} and another `output_dir`"
         reason = f"holds a finished run of other settings or data ({changed}); {further}"
@@ -228,7 +227,10 @@ def finished_record(
 
 
 def prepare_folder(folder: Path, settings: TrainingSettings, record: RunRecord) -> None:
-    """Create the folder of a run; unless a checkpoint is resumed, remove the earlier run."""
+    """Create the folder of a run and write the record.
+
+    Without a checkpoint to resume, remove the files of the earlier run.
+    """
     if folder.name == REPLACING and not settings.resumes:
         shutil.rmtree(folder, ignore_errors=True)  # an abandoned replacement
     folder.mkdir(parents=True, exist_ok=True)
@@ -242,9 +244,9 @@ def prepare_folder(folder: Path, settings: TrainingSettings, record: RunRecord) 
 
 
 def finish_replacement(output: Path) -> None:
-    """Replace the run in a folder by the newly trained run inside it.
+    """Move the newly trained run into the folder of the one that it replaces.
 
-    Safe to repeat after a kill.
+    After a kill, a second call completes the replacement.
     """
     inside = output / TRAINED
     if (output / REPLACING).is_dir():
@@ -257,7 +259,7 @@ def finish_replacement(output: Path) -> None:
 
 
 def _remove_run(folder: Path, replaced: Collection[str] = ()) -> None:
-    """Remove the files of a run except those in ``replaced``; files of the user stay."""
+    """Remove the files of a run except those named in ``replaced``. The user's files stay."""
     for pattern in FILES:
         for path in folder.glob(pattern):
             if path.name not in replaced:

@@ -1,7 +1,7 @@
 """The record of a run, which ``run.json`` contains.
 
-Every process of a run fills a record, and the main process writes it. Fields that the run has not
-reached, or that its program does not use, have their defaults.
+Each process of a run fills its own record; the main process writes its one. A field has its default
+until the run sets it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from dystress_text.errors import OTHER_NAMES
+
 # states of a run
 NOT_STARTED = "new"
 INTERRUPTED = "interrupted"
@@ -18,11 +20,15 @@ FINISHED = "finished"
 
 BASE = "base model alone"  # the dense model of a hybrid, among the untrained ones
 
-Figures = Mapping[str, float]  # by the name of the metric
+MetricValues = Mapping[str, float]  # by the name of the metric
 
 
 def lexical_label(words: str) -> str:
-    """Return the name of the lexical baseline over such words as ``English stems``, for reports."""
+    """Return the title of the lexical baseline in reports.
+
+    Args:
+        words: what it counts, such as ``English stems``; "" if the record does not say.
+    """
     return f"TF-IDF/BM25 over {words}" if words else "TF-IDF/BM25"
 
 
@@ -31,13 +37,13 @@ class Metric:
     """A metric: a measure on a set.
 
     Attributes:
-        set: the set of data, such as ``sts_b_dev``.
-        measure: the measure, such as ``spearman``; "" if the name of the set says it.
-        title: the metric's name for readers; by default its name in files.
-        higher_is_better: whether higher figures are better.
+        set: the evaluation set, such as ``sts_b_dev``.
+        measure: the measure, such as ``spearman``; "" if ``set`` is the whole name.
+        title: the name in pages and cards; "" for :attr:`name`.
+        higher_is_better: whether higher values are better.
         lexical: the lexical baseline to beat, ``TF-IDF`` or ``BM25``; "" for none.
-        lexical_metric: the name of the baseline's metric, if it is another.
-        sets: the sets over which the figure is a mean; () for a single set.
+        lexical_metric: the name of the baseline's metric; "" if it is the same as the model's.
+        sets: the sets that the value is averaged over; () for a single set.
     """
 
     set: str
@@ -55,12 +61,12 @@ class Metric:
 
     @property
     def with_bm25(self) -> str:
-        """The name of the same measure on the model's ranking combined with that of BM25."""
+        """The name of this metric on the ranking that combines model and BM25."""
         return f"{self.name}_with_bm25"
 
     @property
     def full_title(self) -> str:
-        """The title, followed by the direction."""
+        """The title and whether higher or lower is better."""
         if not self.title:
             return self.name
         return f"{self.title}, {'higher' if self.higher_is_better else 'lower'} is better"
@@ -84,7 +90,7 @@ class Hybrid(BaseModel):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Retrieval on held-out rows, before and after training."""
+    """The gain by training in retrieval on held-out rows."""
 
     texts: int  # rows
     gain: float  # x 100
@@ -104,28 +110,28 @@ class RunRecord:
     hybrid: Hybrid | None = None
     head: Mapping[str, Any] | None = None
     document_row: bool = False  # of a table, which encode_document uses
-    corpus: Mapping[str, Any] = field(default_factory=dict)  # of text: sentences, sha256 and counts
-    data: Mapping[str, Any] = field(default_factory=dict)  # of images
+    corpus: Mapping[str, Any] = field(default_factory=dict)  # the training text: sha256 and counts
+    data: Mapping[str, Any] = field(default_factory=dict)  # the training images
     data_variants: Mapping[str, str | None] = field(default_factory=dict)  # by option
     start: str = "untrained"  # what reports call the model before training
-    metrics: Mapping[str, Metric] = field(default_factory=dict)  # of the figures, by name
-    untrained: Mapping[str, Figures] = field(default_factory=dict)  # by pooler; of images by ""
-    lexical: Figures = field(default_factory=dict)  # of the lexical baseline
-    lexical_words: str = ""  # what it compares, such as English stems
-    trained: Figures = field(default_factory=dict)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # by name
+    untrained: Mapping[str, MetricValues] = field(default_factory=dict)  # by pooler; "" for images
+    lexical: MetricValues = field(default_factory=dict)  # the lexical baseline's
+    lexical_words: str = ""  # what the lexical baseline counts, such as English stems
+    trained: MetricValues = field(default_factory=dict)
     held_out: HeldOut | None = None
-    # of the scored pairs that the page shows: histograms before and after training
+    # histograms of the scored pairs on the page, before and after training
     similarities: dict[str, Any] = field(default_factory=dict)
     random_pairs: Mapping[str, Any] | None = None
-    # some texts, each with its nearest three, by model: BASE, untrained, trained
+    # by model (BASE, untrained, trained): some texts, each followed by its nearest three
     samples: dict[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    # some images, each with its nearest five before training, by row of the set
+    # indices of some images, each followed by its nearest five before training
     nearest: Sequence[Sequence[int]] | None = None
     learned_temperature: Mapping[str, float] = field(default_factory=dict)
     steps: int | None = None
     best_step: int | None = None
     skipped_steps: int | None = None  # by fp16
-    collapsed_step: int | None = None  # the evaluation since which all embeddings are one
+    collapsed_step: int | None = None  # since this evaluation all embeddings are equal
     train_seconds: float | None = None
     samples_per_second: float | None = None  # sentences or images
     peak_memory_gb: float | None = None
@@ -135,7 +141,10 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunRecord:
-        """Return the record in the content of ``run.json``; unknown keys are ignored."""
+        """Return the record in the content of ``run.json``; ignore unknown keys.
+
+        Options that were renamed since get their new names.
+        """
         known = _known(cls, values)
         for entry in fields(cls):
             is_mapping = isinstance(known.get(entry.name, {}), Mapping)
@@ -144,12 +153,11 @@ class RunRecord:
         for name, kind in _NESTED.items():
             if name in known:
                 known[name] = kind(**_known(kind, known[name]))
-        metrics = {name: _known(Metric, x) for name, x in known.get("metrics", {}).items()}
-        known["metrics"] = {
-            name: Metric(**{**metric, "sets": tuple(metric.get("sets", ()))})
-            for name, metric in metrics.items()
-        }
-        untrained = known.get("untrained", {})  # of images, 0.2 had the figures themselves
+        settings = known.get("settings", {}).items()
+        known["settings"] = {OTHER_NAMES.get(name, name): value for name, value in settings}
+        metrics = known.get("metrics", {}).items()
+        known["metrics"] = {name: Metric(**_known(Metric, metric)) for name, metric in metrics}
+        untrained = known.get("untrained", {})  # once, those of images were not by pooler
         known["untrained"] = {name: x for name, x in untrained.items() if isinstance(x, Mapping)}
         return cls(**known)
 
@@ -174,39 +182,38 @@ class RunRecord:
         return [named] if isinstance(named, str) else list(named)
 
     @property
-    def compared(self) -> dict[str, Figures]:
-        """The figures by what reports call the model.
+    def compared(self) -> dict[str, MetricValues]:
+        """The metrics of the models to compare in reports, by the models' titles.
 
-        They are those of the best pooler before training, of the run's, of the trained model and of
-        the lexical baseline.
+        In order: the untrained model with its best pooler and with the run's, the trained model,
+        the lexical baseline. Models without metrics are left out.
         """
-        own = {self.pooler: self.start, BASE: BASE}
-        poolers = dict.fromkeys([*list(self.untrained)[:1], self.pooler])
-        figures = {}
-        for pooler in poolers:
-            label = own.get(pooler, f"{self.start}, best pooler {pooler}")
-            figures[label] = self.untrained.get(pooler, {})
-        figures |= {"trained": self.trained, self.lexical_label: self.lexical}
-        return {label: measured for label, measured in figures.items() if measured}
+        titles = {self.pooler: self.start, BASE: BASE}
+        models = {}
+        for pooler in [*list(self.untrained)[:1], self.pooler]:
+            title = titles.get(pooler, f"{self.start}, best pooler {pooler}")
+            models[title] = self.untrained.get(pooler, {})
+        models |= {"trained": self.trained, self.lexical_label: self.lexical}
+        return {title: values for title, values in models.items() if values}
 
     @property
     def lexical_label(self) -> str:
-        """The name of the lexical baseline in reports."""
+        """The title of the lexical baseline in reports."""
         return lexical_label(self.lexical_words)
 
     def metric(self, name: str) -> Metric:
-        """Return a metric by its name. Records of earlier versions contain only the name."""
+        """Return the metric of a name; one without title or baseline if the record lacks it."""
         return self.metrics.get(name, Metric(name))
 
     @property
     def not_above_baseline(self) -> list[tuple[str, str, float]]:
-        """The baselines that the model does not beat: metric, baseline and its figure.
+        """For each baseline that the model does not beat: metric, baseline, the baseline's value.
 
-        A hybrid has to beat its dense model combined with BM25, too.
+        A hybrid must also beat its dense model combined with BM25.
         """
         dense = self.untrained.get(BASE, {})
-        found = []
-        for name, figure in self.trained.items():
+        not_beaten = []
+        for name, value in self.trained.items():
             metric = self.metric(name)
             if metric.lexical:
                 label = self.lexical_label.replace("TF-IDF/BM25", metric.lexical)
@@ -215,13 +222,13 @@ class RunRecord:
                     f"{BASE} with BM25": dense.get(metric.with_bm25),
                 }
                 for baseline, floor in floors.items():
-                    if floor is not None and figure <= floor:
-                        found.append((name, baseline, floor))
-        return found
+                    if floor is not None and value <= floor:
+                        not_beaten.append((name, baseline, floor))
+        return not_beaten
 
     @property
     def step_chosen_by(self) -> str | None:
-        """The metric that selected the kept step; None if only the last step was evaluated."""
+        """The metric that selected the saved model; None if only the last step was evaluated."""
         every = self.settings.get("eval_steps")
         single = every == 0 or (every is not None and every >= (self.steps or math.inf))
         if single and self.best_step in (None, self.steps):
@@ -234,6 +241,10 @@ _NESTED = {"base_model": BaseModel, "hybrid": Hybrid, "held_out": HeldOut}
 
 
 def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that belong to fields of a dataclass and are not None."""
+    """Return the entries for fields of a dataclass, without None; a list becomes a tuple."""
     names = {entry.name for entry in fields(kind)}
-    return {name: x for name, x in values.items() if name in names and x is not None}
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+        if name in names and value is not None
+    }

@@ -1,10 +1,9 @@
-"""Write ``similarity.jsonl`` for ``--log_similarity``: similarities and gradients of pairs.
+"""Make the lines of ``similarity.jsonl``: similarities and gradients of pairs.
 
-The log has a line for each step, over all processes. Every ``--logging_steps`` steps a line also
-contains ``histograms`` over the steps since the previous ones: the numbers of positives and
-negatives, and the gradient of the negatives, by similarity in equal bins over [-1, 1]. It further
-contains ``comparison``, which is the mean over the ``batches`` of these steps
-(:mod:`dystress_text.losses.diagnosis`):
+The log has a line for each step, over all processes. Every ``logging_steps`` steps a line also has
+``histograms`` and a ``comparison`` over the steps since the last such line. The histograms count
+positives and negatives, and sum the gradient of the negatives, by similarity in equal bins over
+[-1, 1]. The comparison is a mean over ``batches`` (:mod:`dystress_text.losses.diagnosis`):
 
 - ``tau``: the constant temperatures that the loss is compared with;
 - ``total_variation``: between the negatives' gradient and that of each constant;
@@ -33,7 +32,7 @@ HIGH_SIMILARITY = 0.4  # lower bound of the high-similarity region
 
 
 class SimilarityLog:
-    """Records the batches of an objective. Only :meth:`read` waits for the device."""
+    """Record the batches that an objective sees. Only :meth:`read` waits for the device."""
 
     def __init__(self, objective: ContrastiveLoss) -> None:
         self.objective = objective
@@ -44,22 +43,22 @@ class SimilarityLog:
 
     def _add(self, _: nn.Module, views: Sequence[Tensor]) -> None:
         sums = pair_sums(self.objective, views, HIGH_SIMILARITY)
+        compared = compare(self.objective, views)
         if self._step is not None:
             sums = PairSums(*map(torch.add, self._step, sums))
-        self._step = sums
-        compared = compare(self.objective, views)
         if self._compared is not None:
             compared = ConstantComparison(*map(torch.add, self._compared, compared))
+        self._step = sums
         self._compared = compared
 
     def end_step(self) -> None:
-        """End a step: its batches are those since the last call."""
+        """Make the batches since the last call one step."""
         assert self._step is not None
         self._steps.append(self._step)
         self._step = None
 
     def read(self, accelerator: Accelerator) -> list[dict[str, Any]]:
-        """Return the lines of the steps since the last call; call it on all processes."""
+        """Return the lines of the steps since the last call. Call it on all processes."""
         if not self._steps:
             return []
         steps = [torch.stack(each) for each in zip(*self._steps, strict=True)]  # (steps, ...) each
@@ -101,7 +100,7 @@ def _comparison(mean: ConstantComparison) -> dict[str, Any]:
 
 
 def _figures(sums: PairSums) -> dict[str, float]:
-    """Return the figures of a step, which are NaN without negatives or without a gradient."""
+    """Return the means of a step; NaN without negatives or without a gradient."""
     positives, negatives, gradients = sums.table / sums.table[:, :1]
     figures = {
         "positive": positives[1],

@@ -18,7 +18,7 @@ from dystress_text.training.run_record import RunRecord
 
 
 class Task(Protocol):
-    """What :class:`~dystress_text.training.trainer.Trainer` trains."""
+    """The embeddings of a batch and their loss; evaluation and saving of the model."""
 
     @property
     def model(self) -> nn.Module:
@@ -30,28 +30,33 @@ class Task(Protocol):
 
     @property
     def state(self) -> nn.Module:
-        """State to save in checkpoints besides the model, such as the objective."""
+        """A module whose tensors a checkpoint saves besides the model, such as the objective."""
 
     def load(self, indices: NDArray[np.int64], step: int) -> Batch:
         """Return the samples at ``indices``, on the CPU.
 
-        The step, from 0, seeds any random draws.
+        Random draws depend on ``step`` alone, which counts from 0.
         """
 
     def begin_step(self, epoch: float, run_fraction: float) -> None:
-        """Receive the progress: epochs done, and the fraction of the run in [0, 1]."""
+        """Update whatever is scheduled, such as a temperature.
+
+        Args:
+            epoch: the number of epochs done.
+            run_fraction: the fraction of the run done, in [0, 1].
+        """
 
     def embed(self, model: nn.Module, batch: Batch) -> Any:
         """Return the :class:`Embeddings` of a batch or chunk."""
 
     def loss(self, embeddings: Any) -> Tensor:
-        """Return the loss of what :meth:`embed` returned, a scalar."""
+        """Return the loss of the result of :meth:`embed`, a scalar."""
 
     def evaluate(self) -> Mapping[str, float]:
         """Return the metrics of ``model`` by name. The random state must not change."""
 
     def save(self, folder: Path) -> None:
-        """Save ``model`` for users; replace the files of the last save."""
+        """Save ``model`` as users load it, in place of the one saved before."""
 
 
 @dataclass(kw_only=True)
@@ -61,20 +66,17 @@ class TrainingPlan:
     Attributes:
         task: the task.
         samples: the number of training samples.
-        options: all options of the run, which a resumed run must have too.
         data_id: identifies the content of the training data, such as a checksum.
-        record: the record of the run, which is filled during training.
+        record: the record of the run. Its ``settings`` are all options, which a resumed run must
+            share; their ``metric_for_best_model`` selects the model to keep, or None the last.
         make_optimizer: makes the optimizer for a network; None for AdamW.
-        best_metric: the metric that selects the best model; None selects the last model.
         has_collapsed: returns whether the embeddings of all samples have become equal. Such a model
             does not replace a saved one.
     """
 
     task: Task
     samples: int
-    options: Mapping[str, Any] = field(default_factory=dict)
     data_id: str = ""
     record: RunRecord = field(default_factory=RunRecord)
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
-    best_metric: str | None = None
     has_collapsed: Callable[[], bool] = lambda: False

@@ -1,6 +1,6 @@
 """The training loop for text and images, on accelerate.
 
-A task defines the embeddings of a batch, their loss, and how to evaluate and save the model.
+What is trained is a :class:`~dystress_text.training.task.Task`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from transformers import get_scheduler
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, Interrupted, ParameterError, TrainingError, reason_of
+from dystress_text.io.atomic import append_json
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.losses.temperature import TemperatureError
 from dystress_text.training.accelerator import StopSignals, describe_failure, on_main_process
@@ -40,7 +41,7 @@ from dystress_text.training.batches import (
     prefetch,
 )
 from dystress_text.training.checkpoints import Checkpoints, TrainingState
-from dystress_text.training.run_folder import LOG, SIMILARITY_LOG, append, shorten_logs
+from dystress_text.training.run_folder import LOG, SIMILARITY_LOG, shorten_logs
 from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.similarity_log import SimilarityLog
 from dystress_text.training.task import TrainingPlan
@@ -77,7 +78,7 @@ class Trainer:
         self.steps_per_epoch, self.total_steps = count_steps(len(self.order), settings)
         # each process has its own random numbers, for dropout and augmentation
         set_seed(int(np.random.SeedSequence([settings.seed, rank]).generate_state(1)[0]))
-        optimizer = _optimizer_of(plan, settings)
+        optimizer = _make_optimizer(plan, settings)
         self.model, self.optimizer = accelerator.prepare(plan.task.model, optimizer)
         kind = settings.lr_scheduler_type
         if kind == "constant":
@@ -97,7 +98,7 @@ class Trainer:
         """Train to the end; save the best model; return the final state.
 
         Raises:
-            DataError: a sample is damaged. A checkpoint of the last step was saved.
+            DataError: a sample is damaged. A single process has saved a checkpoint.
             TrainingError: the loss is not finite, a file cannot be written, or another process
                 ended.
             Interrupted: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
@@ -123,7 +124,7 @@ class Trainer:
 
     @contextmanager
     def naming_saved_model(self) -> Iterator[None]:
-        """Turn any failure after a step into one line that names the saved model."""
+        """Turn any failure in this context into one line that names the saved model."""
         try:
             yield
         except ParameterError:  # of an upload, which names the folder itself
@@ -148,8 +149,8 @@ class Trainer:
         if self._resumed is not None:
             self._resume(self._resumed)
         if self.settings.report_to != "none":
-            options = self.plan.options.items()
-            plain = {name: x for name, x in options if isinstance(x, int | float | str)}
+            options = self.plan.record.settings.items()
+            plain = {name: value for name, value in options if isinstance(value, int | float | str)}
             self.accelerator.init_trackers("dystress", config=plain)
         self.model.train()
         bar = progress_bar(
@@ -180,7 +181,7 @@ class Trainer:
     # ---- a step
 
     def _batches(self, start: int) -> Iterator[list[list[Batch]]]:
-        """Yield the batches of each step, from ``start`` on; a batch is a list of chunks."""
+        """Yield the batches of each step from ``start`` on, each as a list of its chunks."""
         accumulation = self.settings.gradient_accumulation_steps
         size = self.order.batch_size // self.order.world_size
         chunk = self.settings.grad_cache_chunk or size
@@ -226,7 +227,7 @@ class Trainer:
         self.scheduler.step()
 
     def _backward(self, chunks: list[Batch]) -> Tensor:
-        """Accumulate the gradient of a batch; return its loss."""
+        """Add the gradient of a batch, given as chunks; return its loss."""
         task = self.task
         if len(chunks) > 1:
             return backward_in_chunks(task.embed, task.loss, self.model, chunks, self.accelerator)
@@ -267,7 +268,9 @@ class Trainer:
     # ---- losses and logs
 
     def _read_losses(self) -> None:
-        """Read the losses since the last call from the device; log similarities.
+        """Check and keep the losses since the last call; log their similarities.
+
+        This waits for the device.
 
         Raises:
             TrainingError: a loss is not finite.
@@ -292,7 +295,7 @@ class Trainer:
             lines = self._similarities.read(self.accelerator)
             if self.accelerator.is_main_process:
                 for step, line in enumerate(lines, first):
-                    append(self.folder / SIMILARITY_LOG, step, line)
+                    append_json(self.folder / SIMILARITY_LOG, {"step": step, **line})
 
     @property
     def samples_per_second(self) -> float:
@@ -301,7 +304,7 @@ class Trainer:
         return batches * self.order.batch_size / max(self.state.train_seconds, 1e-9)
 
     def _log_losses(self) -> str:
-        """Log the mean loss since the last line of the log; return it as text."""
+        """Log the mean loss since the last line; return loss and speed for the progress bar."""
         losses = self.state.losses
         loss = sum(losses) / len(losses) if losses else math.nan
         losses.clear()
@@ -317,12 +320,16 @@ class Trainer:
         """Write values of this step to the log and to the tracker, on the main process."""
         if self.accelerator.is_main_process:
             self.accelerator.log(dict(values), step=self.state.step)
-            append(self.folder / LOG, self.state.step, values)
+            append_json(self.folder / LOG, {"step": self.state.step, **values})
 
     # ---- the best model
 
     def _check_and_save(self) -> None:
-        """Save the last model, so that every run leaves one; raise if a weight is not finite."""
+        """Check that all weights are finite; save the last model if none was saved before.
+
+        Raises:
+            TrainingError: a weight is not finite.
+        """
         weights = [parameter.detach() for parameter in self.task.model.parameters()]
         if not get_total_norm(weights, norm_type=math.inf).isfinite():  # NaN if one is
             step = self.state.step
@@ -333,11 +340,11 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate the model; save it if its metric is the best so far."""
         state = self.state
-        name = self.plan.best_metric
+        record = self.plan.record
+        name = record.settings.get("metric_for_best_model")
         metrics = dict(self.task.evaluate())
         if metrics:
             self._log(metrics)
-        record = self.plan.record
         if self.plan.has_collapsed():
             record.collapsed_step = record.collapsed_step or state.step
             if state.best_step not in (None, state.step):
@@ -345,7 +352,7 @@ class Trainer:
         else:
             record.collapsed_step = None
         if name is None:
-            state.metrics = metrics  # in the end those of the last step
+            state.metrics = metrics  # the last model is kept
             return
         value = metrics.get(name, math.nan)
         best = state.best_metric
@@ -360,7 +367,7 @@ class Trainer:
             state.metrics = metrics
 
     def _save(self) -> None:
-        """Save the model of this step for users."""
+        """Save the model of this step as the best one."""
         self.task.save(self.folder)
         self.state.best_step = self.state.step
         self.state.learned = self.task.objective.learned()
@@ -378,12 +385,12 @@ class Trainer:
 
 
 def _due(step: int, every: int) -> bool:
-    """Return whether an action that happens every ``every`` steps is due; 0 means never."""
+    """Return whether ``step`` is a multiple of ``every``; never if that is 0."""
     return every > 0 and step % every == 0
 
 
-def _optimizer_of(plan: TrainingPlan, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """Return the optimizer for the network and the parameters of the loss, which do not decay."""
+def _make_optimizer(plan: TrainingPlan, settings: TrainingSettings) -> torch.optim.Optimizer:
+    """Return the optimizer of the network and of the loss's parameters, without decay for these."""
     if plan.make_optimizer is not None:
         optimizer = plan.make_optimizer(plan.task.model)
     else:
@@ -399,9 +406,14 @@ def _optimizer_of(plan: TrainingPlan, settings: TrainingSettings) -> torch.optim
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return parameter groups: biases and normalisation layers have no weight decay."""
-    trainable = [p for p in model.parameters() if p.requires_grad]
+    """Return two groups of parameters; biases and normalisation layers have no weight decay."""
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            group = decayed if parameter.ndim > 1 else others
+            group.append(parameter)
     return [
-        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0},
     ]

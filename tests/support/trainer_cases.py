@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 
+import pytest
 import torch
 from conftest import reset_accelerator, set_dropout
 from model_cases import build_model
@@ -12,7 +14,9 @@ from dystress_text.finetuning.initial_model import TextModel, new_head
 from dystress_text.finetuning.task import TextTask
 from dystress_text.losses import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.models.embedder import Embedder
+from dystress_text.programs.train import main
 from dystress_text.training.accelerator import make_accelerator
+from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.task import TrainingPlan
 from dystress_text.training.trainer import Trainer
@@ -25,7 +29,7 @@ class ScriptedTask(TextTask):
     saved = 0
 
     def evaluate(self):
-        return {"score": next(self.scores)} if self.scores else {}
+        return dict(zip(["score"], self.scores, strict=False))
 
     def save(self, folder):
         self.saved += 1
@@ -42,33 +46,26 @@ def make_task(corpus, dropout=0.0, objective=None):
     transformer.config.attention_probs_dropout_prob = dropout
     head = new_head(transformer)
     initial = TextModel(Embedder(model, head), model, model, "cls", [])
-    task = ScriptedTask(initial, corpus, objective or InfoNCELoss(SHIFTED))
-    task.scores = None
-    return task
+    return ScriptedTask(initial, corpus, objective or InfoNCELoss(SHIFTED))
 
 
-def run(task, corpus, folder, scaler=None, **options):
-    """Train and return the final state and the trainer.
+def run(task, folder, scaler=None, **options):
+    """Train for six steps, unless options say otherwise; return the final state and the trainer.
 
     A scaler trains in fp16, which accelerate refuses on a CPU.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    defaults = {
-        "train_batch_size": 8,
-        "learning_rate": 1e-2,
-        "mixed_precision": "no",
-        "max_steps": 6,
-        "eval_steps": 0,
-    }
-    settings = TrainingSettings(output_dir=str(folder), **{**defaults, **options})
+    defaults = {"train_batch_size": 8, "learning_rate": 1e-2, "mixed_precision": "no"}
+    defaults |= {"max_steps": 6, "eval_steps": 0}
+    settings = TrainingSettings(output_dir=str(folder), **defaults | options)
     accelerator = make_accelerator(settings)
     if scaler is not None:
         accelerator.native_amp = True
         accelerator.state._mixed_precision = "fp16"
         accelerator.scaler = scaler
-    best = settings.metric_for_best_model
-    started = TrainingPlan(task=task, samples=len(corpus), options=vars(settings), best_metric=best)
-    trainer = Trainer(started, settings, accelerator)
+    record = RunRecord(settings=vars(settings))
+    plan = TrainingPlan(task=task, samples=len(task.corpus), record=record)
+    trainer = Trainer(plan, settings, accelerator)
     return trainer.fit(), trainer
 
 
@@ -77,9 +74,22 @@ def scaled(corpus, folder, scale, backoff=0.5, **options):
     scaler = torch.amp.GradScaler(
         "cpu", init_scale=scale, backoff_factor=backoff, growth_interval=10**6
     )
-    state, _ = run(make_task(corpus), corpus, folder, scaler=scaler, learning_rate=1e-3, **options)
+    state, _ = run(make_task(corpus), folder, scaler=scaler, learning_rate=1e-3, **options)
     reset_accelerator()
     return state
+
+
+def change_loss(task, number, change):
+    """Let ``change(loss, embeddings)`` be the loss of one batch, counted from 1."""
+    inner = task.loss
+    calls = []
+
+    def loss(embeddings):
+        calls.append(embeddings)
+        value = inner(embeddings)
+        return change(value, embeddings) if len(calls) == number else value
+
+    task.loss = loss
 
 
 def weights(task):
@@ -94,6 +104,33 @@ def log_of(folder, key):
 def equal(a, b):
     """Compare the :func:`weights` of two models bit by bit."""
     return all(torch.equal(a[name], b[name]) for name in a)
+
+
+@contextmanager
+def before_step(number, act):
+    """In this context, call ``act`` before a step of a run; its first step here is 1."""
+    steps = []
+    step = Trainer._step
+
+    def acting(self, batches):
+        steps.append(self)
+        if len(steps) == number:
+            act()
+        step(self, batches)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_step", acting)
+        yield
+
+
+def kill_before(number, arguments):
+    """Start the training program, and kill it before a step."""
+
+    def kill():
+        raise KeyboardInterrupt
+
+    with before_step(number, kill):
+        assert main(arguments) == 130
 
 
 def interrupt(folder):

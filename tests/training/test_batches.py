@@ -5,9 +5,11 @@ import threading
 import numpy as np
 import pytest
 import torch
+from processes import wait_for
 
 from dystress_text.errors import UserError
-from dystress_text.training.batches import AHEAD, BatchOrder, prefetch
+from dystress_text.training.batches import AHEAD, BatchOrder, count_steps, prefetch
+from dystress_text.training.settings import TrainingSettings
 
 
 def test_epoch_visits_every_sample_once():
@@ -30,6 +32,23 @@ def test_batch_beyond_the_data_is_rejected():
         BatchOrder(7, 8, 0)
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, (10, 10)),
+        ({"max_steps": 0}, (10, 10)),
+        ({"max_steps": 1}, (10, 1)),
+        ({"max_steps": 25}, (10, 25)),
+        ({"num_train_epochs": 2.05}, (10, 21)),
+        ({"num_train_epochs": 2.0, "max_steps": 25}, (10, 20)),
+        ({"num_train_epochs": 3.0, "max_steps": 25}, (10, 25)),
+        ({"gradient_accumulation_steps": 3, "num_train_epochs": 0.5}, (3, 2)),
+    ],
+)
+def test_length_of_a_run(options, expected):
+    assert count_steps(10, TrainingSettings(**options)) == expected
+
+
 def test_prefetch_keeps_order_and_delays_errors():
     threads = set()
     loads = []
@@ -44,7 +63,8 @@ def test_prefetch_keeps_order_and_delays_errors():
     loaded = prefetch(load, (np.array([i]) for i in range(100)), torch.device("cpu"))
     for i in range(30):
         assert next(loaded)["x"].tolist() == [10 * i]
-        assert i < len(loads) <= i + 1 + AHEAD
+        assert len(loads) <= i + 1 + AHEAD
+        wait_for(lambda: len(loads) > i + AHEAD)  # noqa: B023
     with pytest.raises(OSError, match="no such picture"):
         next(loaded)
     assert threading.current_thread().name not in threads

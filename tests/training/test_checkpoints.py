@@ -1,6 +1,7 @@
 """Checkpoints: resume exactly, reject another run, and never run code from a file."""
 
 import json
+import math
 import pickle
 import random
 import shutil
@@ -9,7 +10,7 @@ import pytest
 import torch
 from conftest import reset_accelerator
 from fuzz_cases import Harm
-from trainer_cases import equal, log_of, make_task, run, scaled, weights
+from trainer_cases import change_loss, equal, log_of, make_task, run, scaled, weights
 
 from dystress_text.errors import ParameterError, TrainingError
 from dystress_text.losses import InfoNCELoss, LearnableTemperature
@@ -20,21 +21,14 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path, corpus):
     """With dropout, across the end of an epoch, and with the log of similarities."""
     options = {"max_steps": 30, "save_steps": 4, "logging_steps": 1, "log_similarity": True}
     whole = make_task(corpus, dropout=0.1)
-    run(whole, corpus, tmp_path / "whole", **options)
+    run(whole, tmp_path / "whole", **options)
     broken = make_task(corpus, dropout=0.1)
-    inner = broken.loss
-    calls = []
-
-    def loss(embeddings):
-        calls.append(1)
-        return inner(embeddings) * (float("nan") if len(calls) == 27 else 1.0)  # in epoch 2
-
-    broken.loss = loss
+    change_loss(broken, 27, lambda loss, _: loss * math.nan)  # in the second epoch
     with pytest.raises(TrainingError):
-        run(broken, corpus, tmp_path / "broken", **options)
+        run(broken, tmp_path / "broken", **options)
     make_task(corpus, dropout=0.5)  # other weights and random state than at the interruption
     resumed = make_task(corpus, dropout=0.1)
-    run(resumed, corpus, tmp_path / "broken", resume_from_checkpoint="yes", **options)
+    run(resumed, tmp_path / "broken", resume_from_checkpoint="yes", **options)
     assert equal(weights(whole), weights(resumed))
     logs = [tmp_path / name / "similarity.jsonl" for name in ("whole", "broken")]
     assert logs[0].read_bytes() == logs[1].read_bytes()
@@ -58,7 +52,7 @@ def test_keeps_the_newest_checkpoints(tmp_path, corpus):
         folder = tmp_path / f"checkpoint-{name}"
         folder.mkdir()
         (folder / "left by another run").touch()
-    run(make_task(corpus), corpus, tmp_path, save_steps=4)
+    run(make_task(corpus), tmp_path, save_steps=4)
     kept = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
     assert kept == ["checkpoint-100", "checkpoint-20", "checkpoint-mine"]
 
@@ -67,11 +61,11 @@ def test_keeps_the_newest_checkpoints(tmp_path, corpus):
 def resumed(corpus, tmp_path):
     """The newest checkpoint of an interrupted run, and a function that resumes it."""
     options = {"max_steps": 3, "save_steps": 1, "gradient_accumulation_steps": 2}
-    run(make_task(corpus), corpus, tmp_path / "out", **options)
+    run(make_task(corpus), tmp_path / "out", **options)
+    options["resume_from_checkpoint"] = "yes"
 
     def resume(**more):
-        task = make_task(corpus)
-        run(task, corpus, tmp_path / "out", resume_from_checkpoint="yes", **{**options, **more})
+        run(make_task(corpus), tmp_path / "out", **options | more)
 
     return checkpoint_folders(tmp_path / "out")[0], resume
 
@@ -86,16 +80,17 @@ def test_damaged_file_is_one_line_and_never_unpickled(resumed, tmp_path):
     harmful = tmp_path / "harmful"
     torch.save({"state": {}, "param_groups": [harm], "torch_manual_seed": harm}, harmful)
     contents = [random.Random(5).randbytes(300), harmful.read_bytes()]
-    names = [path.name for path in checkpoint.iterdir() if path.name != "scheduler.bin"]
+    names = sorted(path.name for path in checkpoint.iterdir() if path.name != "scheduler.bin")
     assert len(names) > 3
     cases = [(name, content) for name in names for content in contents]
     cases += [(names[0], pickle.dumps(harm)), (names[-1], None)]
     cases += [("pytorch_model.bin", contents[1]), ("custom_checkpoint_0.pkl", contents[1])]
-    random_states = torch.load(checkpoint / "random_states_0.pkl", weights_only=False)
-    del random_states["random_state"]  # the first that accelerate would restore
-    random_states["torch_manual_seed"] = torch.Generator().manual_seed(1).get_state()
-    torch.save(random_states, tmp_path / "partial")
-    cases.append(("random_states_0.pkl", (tmp_path / "partial").read_bytes()))
+    states = "random_states_0.pkl"
+    partial = torch.load(checkpoint / states, weights_only=False)
+    del partial["random_state"]  # the first that accelerate would restore
+    partial["torch_manual_seed"] = torch.Generator().manual_seed(1).get_state()
+    torch.save(partial, tmp_path / "partial")
+    cases.append((states, (tmp_path / "partial").read_bytes()))
     shutil.copytree(checkpoint, tmp_path / "copy")
     for name, content in cases:
         (checkpoint / name).unlink(missing_ok=True)
@@ -114,7 +109,7 @@ def test_learned_temperature_is_restored(corpus, tmp_path):
     def train(**more):
         objective = InfoNCELoss(LearnableTemperature(0.05, learning_rate=0.05))
         task = make_task(corpus, objective=objective)
-        state, _ = run(task, corpus, tmp_path, save_steps=3, **more)
+        state, _ = run(task, tmp_path, save_steps=3, **more)
         return state.learned
 
     assert train() == train(resume_from_checkpoint="yes")

@@ -66,7 +66,7 @@ def train(folder, text, case, **options):
     weights = list(task.model.parameters())
     task.evaluate = lambda: {"norm": float(parameters_to_vector(weights).norm())}
     task.save = lambda folder: torch.save(task.model.state_dict(), folder / "weights.pt")
-    _, trainer = run(task, corpus, folder, **defaults | own | options)
+    _, trainer = run(task, folder, **defaults | own | options)
     types = {type(module).__name__ for module in trainer.model.modules()}
     trainer.model = task.model
     trainer.accelerator.free_memory()

@@ -4,6 +4,7 @@ import copy
 import os
 import random
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -71,8 +72,7 @@ def trained(trainer):
     return copy.deepcopy(trainer.model.state_dict())
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-@pytest.mark.parametrize("precision", [{}, {"mixed_precision": "bf16"}])
+@pytest.mark.parametrize(("precision", "accumulation"), [({}, 2), ({"mixed_precision": "bf16"}, 1)])
 def test_trainers_in_any_order(ours, precision, accumulation, tmp_path):
     options = {"gradient_accumulation_steps": accumulation}
     expected = trained(their_trainer(tmp_path, **options))
@@ -102,59 +102,49 @@ def test_the_callers_accelerator_accumulates_as_before(ours):
     assert steps == [False, False, False, True] * 2
 
 
-PRECISIONS = [backends]
-if hasattr(backends, "fp32_precision"):
-    PRECISIONS += [backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn]
-    PRECISIONS += [backends.cuda.matmul, backends.mkldnn.matmul, backends.mkldnn.conv]
+PRECISIONS = {}
+if hasattr(backends, "fp32_precision"):  # new in torch 2.9
+    PRECISIONS = {
+        "all": backends,
+        "cudnn": backends.cudnn,
+        "convolutions": backends.cudnn.conv,
+        "recurrent": backends.cudnn.rnn,
+        "products": backends.cuda.matmul,
+        "products on a CPU": backends.mkldnn.matmul,
+    }
 
 
 def settings_of_torch():
-    """Return all settings; the name of the error in place of one that cannot be read."""
+    """Return all settings; the error's type in place of one that cannot be read."""
     readers = {
         "matmul": torch.get_float32_matmul_precision,
         "cublas": lambda: backends.cuda.matmul.allow_tf32,
         "cudnn": lambda: backends.cudnn.allow_tf32,
-        "deterministic": torch.are_deterministic_algorithms_enabled,
-        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled,
+        "debug mode": torch.get_deterministic_debug_mode,
         "type": torch.get_default_dtype,
         "gradients": torch.is_grad_enabled,
         "inference": torch.is_inference_mode_enabled,
-        "threads": torch.get_num_threads,
     }
-    for number, each in enumerate(PRECISIONS):
-        readers[f"fp32 {number}"] = lambda each=each: getattr(each, "fp32_precision", None)
-    found = {}
+    for name, module in PRECISIONS.items():
+        readers[f"fp32, {name}"] = partial(getattr, module, "fp32_precision")
+    values = {}
     for name, read in readers.items():
         try:
-            found[name] = read()
+            values[name] = read()
         except RuntimeError as error:
-            found[name] = type(error)
-    return found
+            values[name] = type(error)
+    return values
 
 
-def set_fp32(value, *modules):
-    for module in modules:
-        module.fp32_precision = value
-
-
-NEW = pytest.mark.skipif(len(PRECISIONS) == 1, reason="new in torch 2.9")
 CHANGES = {
-    "default": lambda: None,
     "medium": lambda: torch.set_float32_matmul_precision("medium"),
-    "old": lambda: setattr(backends.cuda.matmul, "allow_tf32", True),
     "old, off": lambda: setattr(backends.cudnn, "allow_tf32", False),
     "warn_only": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
-    "deterministic": lambda: torch.use_deterministic_algorithms(True),
     "fp64": lambda: torch.set_default_dtype(torch.float64),
 }
-NEW_CHANGES = {
-    "all": lambda: set_fp32("tf32", backends),
-    "cudnn": lambda: set_fp32("tf32", backends.cudnn),
-    "products": lambda: set_fp32("tf32", backends.cuda.matmul),
-    "products, CPU": lambda: set_fp32("bf16", backends.mkldnn.matmul),
-    "no convolutions": lambda: set_fp32("ieee", backends.cudnn.conv),
-    "no cudnn": lambda: set_fp32("none", backends.cudnn.conv, backends.cudnn.rnn),
-}
+for name, module in PRECISIONS.items():
+    value = "bf16" if name == "products on a CPU" else "tf32"
+    CHANGES[f"fp32, {name}"] = partial(setattr, module, "fp32_precision", value)
 
 
 @pytest.fixture
@@ -163,44 +153,32 @@ def changed(request):
     with restored_global_state(), full_fp32():
         torch.set_float32_matmul_precision("highest")
         backends.cudnn.allow_tf32 = True
-        request.param()
+        CHANGES[request.param]()
         yield
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        *(pytest.param(change, id=name) for name, change in CHANGES.items()),
-        *(pytest.param(change, id=name, marks=NEW) for name, change in NEW_CHANGES.items()),
-    ],
-    indirect=True,
-)
+@pytest.mark.parametrize("changed", CHANGES, indirect=True)
 def test_settings_of_torch(changed):
     before = settings_of_torch()
     with restored_global_state(), full_fp32():
         inside = settings_of_torch()
-        assert inside["matmul"] == "highest"
-        assert inside["cublas"] is False
-        assert inside["cudnn"] is False
-        assert {value for name, value in inside.items() if name.startswith("fp32")} <= {
-            None,
-            "none",
-            "ieee",
-        }
-        assert inside["type"] is torch.float32
+        precisions = {value for name, value in inside.items() if name.startswith("fp32")}
+        assert precisions <= {"none", "ieee"}
+        expected = {"matmul": "highest", "cublas": False, "cudnn": False, "type": torch.float32}
+        assert expected.items() <= inside.items()
         torch.use_deterministic_algorithms(False)
     assert settings_of_torch() == before
-    if len(PRECISIONS) > 1:  # a setting that was inherited is inherited again
-        set_fp32("ieee", backends)
+    if PRECISIONS:  # a setting that was inherited is inherited again
+        backends.fp32_precision = "ieee"
         inherited = settings_of_torch()
-        set_fp32(before["fp32 0"], backends)
+        backends.fp32_precision = before["fp32, all"]
         with restored_global_state(), full_fp32():
             pass
-        set_fp32("ieee", backends)
+        backends.fp32_precision = "ieee"
         assert settings_of_torch() == inherited
 
 
-@pytest.mark.parametrize("changed", [CHANGES["medium"], NEW_CHANGES["all"]], indirect=True)
+@pytest.mark.parametrize("changed", ["medium", [*CHANGES][-1]], indirect=True)
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_a_run_under_other_settings(changed, mode, ours):
     torch.set_default_dtype(torch.float64)

@@ -13,7 +13,7 @@ from dystress_text.training.settings import TrainingSettings
 def train(corpus, folder, objective, **options):
     task = make_task(corpus, objective=objective)
     task.model.double()
-    run(task, corpus, folder, max_steps=5, logging_steps=1, **options)
+    run(task, folder, max_steps=5, logging_steps=1, **options)
     return weights(task), log_of(folder, "loss")
 
 

@@ -8,47 +8,46 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 from accelerate import Accelerator
 from processes import finish, free_port, run_main, start, wait_for
-from trainer_cases import interrupt, logged, outcome
+from trainer_cases import before_step, interrupt, logged, outcome
 
 from dystress_text.programs.train import main
 from dystress_text.training.accelerator import StopSignals
 from dystress_text.training.run_folder import checkpoint_folders
-from dystress_text.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("DYSTRESS_KILLS", "6"))
 RUNS = 2
-STEPS = 24
 
 
-def with_output(flags, folder, *more):
-    kept = [flag for flag in flags if not flag.startswith(("--output_dir", "--max_steps"))]
-    steps = [
-        f"--max_steps={STEPS}",
-        "--save_steps=2",
-        "--keep_checkpoints",
-        "--logging_steps=3",
-        "--eval_steps=8",
-    ]
-    return [*kept, f"--output_dir={folder}", *steps, *more]
+@pytest.fixture
+def saving(tiny_run):
+    """Return a function that makes the arguments of a run with many checkpoints, in a folder."""
+
+    def arguments(folder, *more):
+        every = ["--save_steps=2", "--keep_checkpoints", "--logging_steps=3", "--eval_steps=8"]
+        return [*tiny_run, f"--output_dir={folder}", *every, *more]
+
+    return arguments
 
 
 @pytest.mark.slow(20)
-def test_killed_runs_end_as_an_uninterrupted_one(flags, tmp_path):
+def test_killed_runs_end_as_an_uninterrupted_one(saving, tmp_path):
     """Kill at random moments after a new checkpoint."""
     errors = tmp_path / "errors"
-    assert finish(start(with_output(flags, tmp_path / "whole"), errors)) == 0, errors.read_text()
+    whole = saving(tmp_path / "whole", "--max_steps=24")
+    assert finish(start(whole, errors)) == 0, errors.read_text()
     expected = outcome(tmp_path / "whole")
     chance = random.Random(7)
     for number in range(RUNS):
         out = tmp_path / f"killed-{number}"
-        arguments = with_output(flags, out, "--resume_from_checkpoint=auto")
+        arguments = saving(out, "--max_steps=24", "--resume_from_checkpoint=auto")
         for _ in range(KILLS // RUNS):
             before = checkpoint_folders(out)[:1]
             process = start(arguments, errors)
@@ -62,23 +61,16 @@ def test_killed_runs_end_as_an_uninterrupted_one(flags, tmp_path):
         assert not list(out.glob(".*"))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_signal_saves_a_checkpoint(number, code, flags, tmp_path, monkeypatch):
-    arguments = [*flags, "--eval_steps=4"]
-    step = Trainer._step
-
-    def signalled(self, batches):
-        step(self, batches)
-        if self.state.step == 2:
-            signal.raise_signal(number)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_step", signalled)
-        assert main(arguments) == code
-    assert [folder.name for folder in checkpoint_folders(tmp_path / "out")] == ["checkpoint-3"]
-    assert main([*arguments, "--resume_from_checkpoint"]) == 0
-    assert main([*arguments, f"--output_dir={tmp_path / 'whole'}"]) == 0
-    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+def test_signal_saves_a_checkpoint(tiny_run, tmp_path):
+    assert main([*tiny_run, "--eval_steps=4", f"--output_dir={tmp_path / 'whole'}"]) == 0
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        out = tmp_path / str(code)
+        arguments = [*tiny_run, "--eval_steps=4", f"--output_dir={out}"]
+        with before_step(3, partial(signal.raise_signal, number)):
+            assert main(arguments) == code
+        assert [folder.name for folder in checkpoint_folders(out)] == ["checkpoint-3"]
+        assert main([*arguments, "--resume_from_checkpoint"]) == 0
+        assert outcome(out) == outcome(tmp_path / "whole")
 
 
 def wait_for_signals(ready, errors):
@@ -108,18 +100,10 @@ def test_second_ctrl_c_ends_at_once(tmp_path):
 @contextlib.contextmanager
 def launched(arguments):
     """Start torchrun with two processes; at the end, kill all that it started."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node=2",
-        f"--master_port={free_port()}",
-        "--monitor-interval=300",
-        str(ROOT / "dystress_text" / "train.py"),
-        *arguments,
-    ]
+    launcher = "torch.distributed.run --nproc_per_node=2 --monitor-interval=300"
+    program = [str(ROOT / "dystress_text" / "train.py"), *arguments]
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-m", *launcher.split(), f"--master_port={free_port()}", *program],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -135,10 +119,10 @@ def launched(arguments):
 
 
 @pytest.mark.slow(20)
-def test_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
+def test_dead_process_ends_the_others_with_the_cause(tiny_run, tmp_path):
     out = tmp_path / "out"
-    steps = ["--max_steps=100000", "--save_steps=0", "--eval_steps=0", "--logging_steps=1"]
-    with launched(with_output(flags, out, *steps)) as process:
+    endless = ["--max_steps=100000", "--eval_steps=0", "--logging_steps=1"]
+    with launched([*tiny_run, f"--output_dir={out}", *endless]) as process:
         wait_for(lambda: logged(out) >= 2)
         workers = {}
         for child in psutil.Process(process.pid).children():
@@ -163,15 +147,15 @@ def run_limited(arguments, errors):
     run_main(arguments, errors)
 
 
-def test_full_disk_leaves_the_last_checkpoint(flags, tmp_path):
+def test_full_disk_leaves_the_last_checkpoint(saving, tmp_path):
     pytest.importorskip("resource")
     out = tmp_path / "out"
     errors = tmp_path / "errors"
-    assert main(with_output(flags, out, "--max_steps=6")) == 0
+    assert main(saving(out)) == 0
     interrupt(out)
     shutil.rmtree(out / "checkpoint-4")
     before = {path: path.read_bytes() for path in (out / "checkpoint-2").iterdir()}
-    arguments = with_output(flags, out, "--max_steps=6", "--resume_from_checkpoint")
+    arguments = saving(out, "--resume_from_checkpoint")
     assert finish(start(arguments, errors, run_limited)) == 2
     printed = errors.read_text()
     assert "Traceback" not in printed

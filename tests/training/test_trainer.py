@@ -10,14 +10,10 @@ import torch
 import torch.nn.functional as F
 from conftest import reset_accelerator
 from torch.nn.utils import parameters_to_vector
-from trainer_cases import SHIFTED, equal, log_of, make_task, run, scaled, weights
+from trainer_cases import SHIFTED, change_loss, equal, log_of, make_task, run, scaled, weights
 
 from dystress_text.errors import TrainingError
-from dystress_text.losses import (
-    InfoNCELoss,
-    LearnableTemperature,
-    ScheduledTemperature,
-)
+from dystress_text.losses import InfoNCELoss, LearnableTemperature, ScheduledTemperature
 from dystress_text.training import similarity_log
 from dystress_text.training.accelerator import resolve_precision
 from dystress_text.training.batches import BatchOrder
@@ -27,7 +23,7 @@ from dystress_text.training.run_folder import checkpoint_folders
 
 def test_temperature_schedule_advances_in_epochs(tmp_path, corpus):
     temperature = ScheduledTemperature(0.1, 1.0, half_period=2)
-    run(make_task(corpus, objective=InfoNCELoss(temperature)), corpus, tmp_path, max_steps=30)
+    run(make_task(corpus, objective=InfoNCELoss(temperature)), tmp_path, max_steps=30)
     assert float(temperature.time) == pytest.approx(29 / 25)  # 25 steps an epoch
 
 
@@ -35,7 +31,7 @@ def test_result_depends_on_the_seed_alone(tmp_path, corpus):
     results = []
     for i, (seed, eval_steps) in enumerate([(1, 0), (1, 2), (2, 0)]):
         task = make_task(corpus, dropout=0.1)
-        run(task, corpus, tmp_path / str(i), seed=seed, eval_steps=eval_steps)
+        run(task, tmp_path / str(i), seed=seed, eval_steps=eval_steps)
         results.append(weights(task))
     assert equal(results[0], results[1])
     assert not equal(results[0], results[2])
@@ -69,11 +65,10 @@ def test_training_equals_a_plain_loop(tmp_path, corpus, accumulation, schedule):
     untrained = copy.deepcopy(task.model)
     options = {"lr_scheduler_type": schedule, "weight_decay": 0.1, "warmup_ratio": 0.3}
     options |= {"max_grad_norm": 0.5, "learning_rate": 1e-3, "logging_steps": 2}
-    run(task, corpus, tmp_path, gradient_accumulation_steps=accumulation, **options)
+    run(task, tmp_path, gradient_accumulation_steps=accumulation, **options)
 
-    trainable = [p for p in plain.parameters() if p.requires_grad]
-    decayed = {"params": [p for p in trainable if p.ndim > 1], "weight_decay": 0.1}
-    others = {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0}
+    decayed = {"params": [p for p in plain.parameters() if p.ndim > 1], "weight_decay": 0.1}
+    others = {"params": [p for p in plain.parameters() if p.ndim <= 1], "weight_decay": 0}
     optimizer = torch.optim.AdamW([decayed, others])
     batches = BatchOrder(len(corpus), 8, 42).epoch(0)
     losses = []
@@ -83,18 +78,15 @@ def test_training_equals_a_plain_loop(tmp_path, corpus, accumulation, schedule):
         optimizer.zero_grad()
         total = 0.0
         for indices in batches[step * accumulation : (step + 1) * accumulation]:
-            batch = corpus.batch(indices)
-            z1 = F.normalize(plain(**batch), dim=-1)
-            z2 = F.normalize(plain(**batch), dim=-1)
-            s = z1 @ z2.T
+            z = F.normalize(plain(**corpus.batch(indices)), dim=-1)  # both views, without dropout
+            s = z @ z.T
             loss = F.cross_entropy(s / SHIFTED(s.detach()), torch.arange(8))
             (loss / accumulation).backward()
             total += loss.item() / accumulation
         torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
         optimizer.step()
         losses.append(total)
-    means = np.reshape(losses, (3, 2)).mean(1)
-    assert log_of(tmp_path, "loss") == pytest.approx(means, rel=1e-4)
+    assert log_of(tmp_path, "loss") == pytest.approx(np.reshape(losses, (3, 2)).mean(1), rel=1e-4)
     reached = parameters_to_vector(task.model.parameters())
     expected = parameters_to_vector(plain.parameters())
     start = parameters_to_vector(untrained.parameters())
@@ -104,7 +96,7 @@ def test_training_equals_a_plain_loop(tmp_path, corpus, accumulation, schedule):
 def test_best_model_is_kept(tmp_path, corpus):
     task = make_task(corpus)
     task.scores = iter([1.0, 3.0, float("nan"), 2.0, 3.0, 2.5])
-    summary, _ = run(task, corpus, tmp_path, eval_steps=1, metric_for_best_model="score")
+    summary, _ = run(task, tmp_path, eval_steps=1, metric_for_best_model="score")
     assert task.saved == 2
     assert (summary.best_step, summary.metrics) == (2, {"score": 3.0})
     assert log_of(tmp_path, "score")[:3] == [1.0, 3.0, None]  # standard JSON has no NaN
@@ -113,10 +105,10 @@ def test_best_model_is_kept(tmp_path, corpus):
 def test_bf16_keeps_fp32_weights(tmp_path, corpus):
     task = make_task(corpus)
     options = {"logging_steps": 1, "learning_rate": 1e-3}
-    run(task, corpus, tmp_path / "bf16", mixed_precision="bf16", **options)
+    run(task, tmp_path / "bf16", mixed_precision="bf16", **options)
     assert {p.dtype for p in task.model.parameters()} == {torch.float32}
     reset_accelerator()
-    run(make_task(corpus), corpus, tmp_path / "fp32", **options)
+    run(make_task(corpus), tmp_path / "fp32", **options)
     difference = np.subtract(log_of(tmp_path / "bf16", "loss"), log_of(tmp_path / "fp32", "loss"))
     assert 0 < np.abs(difference).max() < 0.2
 
@@ -124,22 +116,14 @@ def test_bf16_keeps_fp32_weights(tmp_path, corpus):
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_loss_or_gradient_that_is_not_finite_stops_the_run(what, tmp_path, corpus):
     task = make_task(corpus)
-    inner = task.loss
-    calls = []
-
-    def loss(embeddings):
-        calls.append(1)
-        value = inner(embeddings)
-        if len(calls) != 10:
-            return value
-        if what == "loss":
-            return value * float("nan")
-        return value + torch.sqrt(0 * embeddings.views[0].sum())  # infinite slope
-
-    task.loss = loss
+    change = {
+        "loss": lambda loss, _: loss * math.nan,
+        "gradient": lambda loss, z: loss + torch.sqrt(0 * z.views[0].sum()),  # infinite slope
+    }
+    change_loss(task, 10, change[what])
     options = {"gradient_accumulation_steps": 2, "logging_steps": 3, "max_steps": 20}
     with pytest.raises(TrainingError, match=f"{what}.* at step 5 of 20"):
-        run(task, corpus, tmp_path, **options)
+        run(task, tmp_path, **options)
     assert task.saved == 0
     assert checkpoint_folders(tmp_path) == []
 
@@ -149,7 +133,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path, corpus):
     unused = task.model.model[0].model.pooler.dense.weight  # so that the losses are finite
     torch.nn.init.constant_(unused, math.inf)
     with pytest.raises(TrainingError, match="weight"):
-        run(task, corpus, tmp_path)
+        run(task, tmp_path)
     assert task.saved == 0
 
 
@@ -158,9 +142,9 @@ def test_fp16_overflow_is_skipped_and_counted(clip, tmp_path, corpus):
     options = {"max_steps": 12, "logging_steps": 4, "max_grad_norm": clip}
     state = scaled(corpus, tmp_path, 2.0**36, backoff=0.05, **options)
     assert 4 <= state.skipped_steps < 11
-    losses = log_of(tmp_path, "loss")
-    assert losses[0] is None  # no step was taken
-    assert math.isfinite(losses[-1])
+    first, *_, last = log_of(tmp_path, "loss")
+    assert first is None  # no step was taken
+    assert math.isfinite(last)
     state = TrainingState()
     assert state.add_losses([1.0], math.inf, fp16=True) is None  # the norm may be NaN or infinite
     assert state.skipped_steps == 1
@@ -170,23 +154,17 @@ def test_fp16_overflow_is_skipped_and_counted(clip, tmp_path, corpus):
 def test_similarity_log(tmp_path, corpus, monkeypatch):
     monkeypatch.setattr(similarity_log, "HIGH_SIMILARITY", 0.9)
     plain = make_task(corpus)
-    run(plain, corpus, tmp_path / "plain", max_steps=5)
+    run(plain, tmp_path / "plain", max_steps=5)
     task = make_task(corpus)
-    inner = task.loss
     batches = []
-
-    def loss(embeddings):
-        batches.append([view.detach().clone() for view in embeddings.views])
-        return inner(embeddings)
-
-    task.loss = loss
-    run(task, corpus, tmp_path, max_steps=5, logging_steps=2, log_similarity=True)
+    task.objective.register_forward_pre_hook(lambda _, views: batches.append(views))
+    run(task, tmp_path, max_steps=5, logging_steps=2, log_similarity=True)
     assert equal(weights(plain), weights(task))
     lines = list(map(json.loads, (tmp_path / "similarity.jsonl").read_text().splitlines()))
     counts = [sum(line["histograms"]["negatives"]) for line in lines if "histograms" in line]
     assert counts == [2 * 8 * 7, 2 * 8 * 7, 8 * 7]  # steps 1 and 2, 3 and 4, 5
     for line, (z1, z2) in zip(lines, batches, strict=True):
-        s = F.cosine_similarity(z1[:, None], z2[None], dim=-1)
+        s = F.cosine_similarity(z1[:, None], z2[None], dim=-1).detach()
         others = s[~torch.eye(8, dtype=torch.bool)]
         expected = {
             "positive": s.diagonal().mean(),
@@ -198,28 +176,30 @@ def test_similarity_log(tmp_path, corpus, monkeypatch):
             assert line[name] == pytest.approx(float(value), rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("options", "length", "evaluations"),
-    [
-        ({"num_train_epochs": 0.5, "eval_steps": 10}, 13, 2),  # of 25 steps, rounded up
-        ({"max_steps": 3, "num_train_epochs": 1.5}, 3, 1),
-    ],
-)
-def test_length_and_evaluations(options, length, evaluations, tmp_path, corpus):
+@pytest.mark.parametrize(("eval_steps", "evaluations"), [(10, 3), (0, 1)])
+def test_epochs_and_evaluations(eval_steps, evaluations, tmp_path, corpus):
+    """Each epoch has its own order, which the second begins after 25 steps."""
     task = make_task(corpus)
-    steps = []
-    task.evaluate = lambda: steps.append(1) or {"score": 1.0}
-    summary, _ = run(task, corpus, tmp_path, **{"max_steps": -1, **options})
-    assert (summary.step, len(steps)) == (length, evaluations)
+    load = task.load
+    loaded = []
+    task.load = lambda indices, step: load(loaded.append(indices) or indices, step)
+    calls = []
+    task.evaluate = lambda: calls.append(task) or {}
+    state, _ = run(task, tmp_path, max_steps=26, eval_steps=eval_steps)
+    order = BatchOrder(len(corpus), 8, 42)
+    assert np.array_equal(loaded, [*order.epoch(0), order.epoch(1)[0]])
+    assert len(calls) == evaluations
+    assert (state.step, state.skipped_steps) == (26, 0)
+    assert state.train_seconds > 0
 
 
 def train_learned(corpus, folder, scores=(), **options):
     """Return the state of a run that learns a constant, its initial value and the objective."""
     temperature = LearnableTemperature(0.05, learning_rate=0.01)
     task = make_task(corpus, objective=InfoNCELoss(temperature))
-    task.scores = iter(scores) if scores else None
+    task.scores = iter(scores)
     before = temperature.free.detach().clone()
-    state, trainer = run(task, corpus, folder, lr_scheduler_type="constant", **options)
+    state, trainer = run(task, folder, lr_scheduler_type="constant", **options)
     trainer.close()
     return state, before, task.objective
 

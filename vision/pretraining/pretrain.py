@@ -94,11 +94,9 @@ def pretrain(settings: PretrainSettings) -> RunRecord:
             plan = TrainingPlan(
                 task=task,
                 samples=len(task.views.images),
-                options=record.settings,
                 data_id=record.data["id"],
                 record=record,
                 make_optimizer=optimizer,
-                best_metric=training.metric_for_best_model,
             )
             trainer = Trainer(plan, training, accelerator, folder)
         try:
