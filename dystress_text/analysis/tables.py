@@ -222,7 +222,10 @@ def _compared_columns(compared: ComparedModels) -> list[Column]:
 def _obstacle(compared: ComparedModels, column: Column, names: Sequence[str]) -> str:
     """Return why two of the names cannot be compared; "" if they can."""
     runs = [run for name in names for run in compared.configurations.get(name, [])]
-    selected = [task for task in column.tasks if any(run.selected_on(task) for run in runs)]
+    selected = []
+    for task in column.tasks:
+        if any(run.selected_on(column.group, task) for run in runs):
+            selected.append(task)
     if selected:
         return f"{', '.join(selected)} selected the checkpoint"
     models = [model for name in names for model in compared.by_seed(name).values()]

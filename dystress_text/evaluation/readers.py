@@ -42,6 +42,7 @@ class StsPairs:
     # (pairs,): 0 to 5 for STS, 1 to 5 for SICK, any finite numbers for a user's file
     scores: NDArray[np.float64]
     name: str = "STS"  # in tables
+    kind: str = "sts"  # ``pairs``: the user's
     positive_above: float = POSITIVE_SCORE  # alignment uses the pairs with a higher score
     source: str = ""  # the user's file or hub data set
 
@@ -57,8 +58,9 @@ class StsPairs:
         """Return the metric ``spearman``, ``alignment`` or ``uniformity`` on these pairs."""
         if measure == "spearman":
             title = f"{self.name}: Spearman x 100"
-            return Metric(self.slug, measure, title, lexical="TF-IDF")
-        return Metric(self.slug, measure, f"{self.name}: {measure}", higher_is_better=False)
+            return Metric(self.slug, measure, title, self.kind, lexical="TF-IDF")
+        title = f"{self.name}: {measure}"
+        return Metric(self.slug, measure, title, self.kind, higher_is_better=False)
 
     @property
     def sentences(self) -> list[str]:
@@ -246,7 +248,7 @@ def _own_pairs(rows: Iterable[Row], name: str) -> StsPairs:
         raise DataError(f"the {len(pairs)} pairs have no two different scores")
     low = float(pairs.scores.min())
     high = float(pairs.scores.max())
-    return replace(pairs, name=name, positive_above=0.8 * high + 0.2 * low)
+    return replace(pairs, name=name, kind="pairs", positive_above=0.8 * high + 0.2 * low)
 
 
 def _rows_of_table(path: str, split: str) -> Iterator[Row]:

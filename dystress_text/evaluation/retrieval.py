@@ -130,6 +130,7 @@ class Collection:
             self.slug,
             _MEASURES[figure],
             f"{self.name}: {title} x 100",
+            "retrieval",
             lexical="BM25" if figure in (METRICS[0], WITH_BM25) else "",
             lexical_metric=main if figure == WITH_BM25 else "",
         )

@@ -28,30 +28,37 @@ def lexical_label(words: str) -> str:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: a measure on a set.
+    """A metric: a measure on a set, which is known by its kind and its name.
 
     Attributes:
-        set: the set of data, such as ``sts_b_dev``.
+        set: the name of the set, such as ``sts_b_dev``.
         measure: the measure, such as ``spearman``; "" if the name of the set says it.
         title: the metric's name for readers; by default its name in files.
+        kind: what the set is: ``sts``, ``transfer``, the user's ``pairs``, ``retrieval``,
+            ``held-out`` rows, or data of the user's ``evaluator``; "" in records without kinds.
         higher_is_better: whether higher figures are better.
         lexical: the lexical baseline to beat, ``TF-IDF`` or ``BM25``; "" for none.
         lexical_metric: the name of the baseline's metric, if it is another.
-        sets: the sets over which the figure is a mean; () for a single set.
+        sets: kind and name of the sets over which the figure is a mean; () for a single set.
     """
 
     set: str
     measure: str = ""
     title: str = ""
+    kind: str = ""
     higher_is_better: bool = True
     lexical: str = ""
     lexical_metric: str = ""
-    sets: tuple[str, ...] = ()
+    sets: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
         """The metric's name in options and files, such as ``sts_b_dev_spearman``."""
         return f"{self.set}_{self.measure}" if self.measure else self.set
+
+    def is_on(self, kind: str, name: str) -> bool:
+        """Return whether a set has a part in the figure. A record without kinds knows its name."""
+        return not {(kind, name), ("", name)}.isdisjoint(self.sets or [(self.kind, self.set)])
 
     @property
     def with_bm25(self) -> str:
@@ -144,11 +151,8 @@ class RunRecord:
         for name, kind in _NESTED.items():
             if name in known:
                 known[name] = kind(**_known(kind, known[name]))
-        metrics = {name: _known(Metric, x) for name, x in known.get("metrics", {}).items()}
-        known["metrics"] = {
-            name: Metric(**{**metric, "sets": tuple(metric.get("sets", ()))})
-            for name, metric in metrics.items()
-        }
+        metrics = known.get("metrics", {})
+        known["metrics"] = {name: _metric_from(metric) for name, metric in metrics.items()}
         untrained = known.get("untrained", {})  # of images, 0.2 had the figures themselves
         known["untrained"] = {name: x for name, x in untrained.items() if isinstance(x, Mapping)}
         return cls(**known)
@@ -228,6 +232,15 @@ class RunRecord:
             return None
         metric: str | None = self.settings.get("metric_for_best_model")
         return metric
+
+
+def _metric_from(values: Mapping[str, Any]) -> Metric:
+    known = _known(Metric, values)
+    sets = []
+    for each in known.get("sets", ()):
+        kind, name = ("", each) if isinstance(each, str) else each
+        sets.append((kind, name))
+    return Metric(**{**known, "sets": tuple(sets)})
 
 
 _NESTED = {"base_model": BaseModel, "hybrid": Hybrid, "held_out": HeldOut}
