@@ -13,7 +13,8 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from dystress_text.evaluation.catalogue import suite_folder
-from dystress_text.evaluation.evaluators import EvaluatorList, sts_metrics
+from dystress_text.evaluation.evaluator_list import EvaluatorList
+from dystress_text.evaluation.evaluators import sts_metrics
 from dystress_text.evaluation.nearest_texts import nearest_texts
 from dystress_text.evaluation.random_pairs import random_pairs
 from dystress_text.evaluation.readers import StsPairs
@@ -71,7 +72,7 @@ class Measurements:
         own = self.text_model.untrained
         lexical = self.evaluation.lexical_baseline()
         untrained: dict[str, dict[str, float]] = {}
-        models = {str(self.text_model.pooler): own}
+        models = {record.pooler: own}
         hybrid = hybrid_part(own)
         if hybrid is not None and "dense" in hybrid.parts:
             models = {BASE: hybrid.model, **models}
@@ -85,6 +86,7 @@ class Measurements:
                 figures[holdout.RECALL.name] = 100 * float(found.mean())
                 if self._before is None:
                     self._before = found
+        untrained[record.pooler] |= self.evaluation.own_untrained
         self._add_untrained_samples(own)
         if shown is not None:
             metric = shown.metric("spearman").name

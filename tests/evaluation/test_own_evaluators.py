@@ -170,6 +170,22 @@ def test_a_primary_metric_is_not_needed(value, train):
     assert run.record.settings["metric_for_best_model"] == name
 
 
+def test_the_figures_before_training_are_shown(train, tmp_path):
+    run = train(Scripted({"a": 0.25, "b": float("nan")}, {"a": 0.5}, {"a": 0.75}))
+    assert run.record.compared == {"untrained": {"a": 0.25}, "trained": {"a": 0.75}}
+    assert "<td>0.25</td><td>0.75</td>" in (tmp_path / "out" / "report.html").read_text()
+
+
+OURS = ("mini_sts_spearman", "mini_sts_alignment", "pairs_recall@1")  # that of held-out rows
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_name_of_our_metrics_is_refused(name, train, tmp_path):
+    with pytest.raises(ParameterError, match=rf"^evaluator: [^\n]*{name}"):
+        train(Scripted({"a": 0.5, name: 0.5}), eval_set="mini_sts")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_primary_metric_names_a_number(train):
     evaluator = Scripted(0.5, 0.5, 0.5)
     evaluator.primary_metric = "mine"

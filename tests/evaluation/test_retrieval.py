@@ -15,7 +15,8 @@ from sentence_transformers.evaluation import InformationRetrievalEvaluator
 from sentence_transformers.models import Router, StaticEmbedding
 
 from dystress_text.errors import DataError, UserError
-from dystress_text.evaluation.evaluators import RetrievalEvaluator, build_evaluators
+from dystress_text.evaluation.evaluator_list import build_evaluators
+from dystress_text.evaluation.evaluators import RetrievalEvaluator
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.results import read_results
 from dystress_text.evaluation.retrieval import (
