@@ -17,7 +17,6 @@ from dystress_text.evaluation.catalogue import (
     Row,
 )
 from dystress_text.evaluation.lexical import LEXICAL
-from dystress_text.evaluation.readers import slug_of
 from dystress_text.evaluation.results import (
     Content,
     Result,
@@ -27,6 +26,7 @@ from dystress_text.evaluation.results import (
     results_in,
     task_names,
 )
+from dystress_text.evaluation.text_sets import slug_of
 from dystress_text.io.paths import distinct_names
 from dystress_text.training.run_folder import RECORD, TEXT_PROGRAM, read_record, run_folders
 from dystress_text.training.run_record import FINISHED, lexical_label

@@ -14,8 +14,8 @@ from dystress_text.analysis.tables import (
     verdict,
 )
 from dystress_text.errors import UserError
+from dystress_text.evaluation.cosines import MOST_SENTENCES, random_pairs_table
 from dystress_text.evaluation.lexical import title
-from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs_table
 from dystress_text.training.run_record import RunRecord
 
 _NEAREST = (

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from dystress_text.cli.options import check_names
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.evaluation.readers import (
+from dystress_text.evaluation.text_sets import (
     Labelled,
     StsPairs,
     joined,

@@ -33,12 +33,12 @@ from dystress_text.evaluation.evaluators import (
     TransferEvaluator,
 )
 from dystress_text.evaluation.lexical import LEXICAL, title
-from dystress_text.evaluation.readers import StsPairs, check_distinct, joined, read_scored_pairs
 from dystress_text.evaluation.results import Result, append, open_results, result_file
 from dystress_text.evaluation.retrieval import Collection, read_collections
-from dystress_text.evaluation.settings import SentEvalSettings
+from dystress_text.evaluation.settings import EvaluateSettings
 from dystress_text.evaluation.statistics import EACH
 from dystress_text.evaluation.text_encoder import load_model, prepare
+from dystress_text.evaluation.text_sets import StsPairs, check_distinct, joined, read_scored_pairs
 from dystress_text.io.paths import model_path
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.models.loading import check_sentence_transformer, is_sentence_transformer
@@ -110,7 +110,7 @@ class ModelEvaluation:
 
 
 def evaluate_models(
-    settings: SentEvalSettings,
+    settings: EvaluateSettings,
     models: Sequence[SentenceTransformer] = (),
     own_data: Sequence[StsPairs | Collection] = (),
 ) -> list[ModelEvaluation]:
@@ -159,7 +159,7 @@ def evaluate_models(
     return [shown for each in (*evaluations, baseline) for shown in (each, *each.dense_model)]
 
 
-def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
+def _pooler_of(settings: EvaluateSettings, model: str) -> str | None:
     """Return the pooler to evaluate a model with; None for its own pooling."""
     if len(settings.model) > 1 and is_sentence_transformer(model_path(model)):
         return None
@@ -169,7 +169,7 @@ def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
 
 
 def _own_data(
-    settings: SentEvalSettings, in_memory: Sequence[StsPairs | Collection]
+    settings: EvaluateSettings, in_memory: Sequence[StsPairs | Collection]
 ) -> list[Evaluator]:
     """Return the evaluators of the user's scored pairs and collections."""
     pairs = [read_scored_pairs(file) for file in settings.pairs or []]
@@ -184,7 +184,7 @@ def _own_data(
     return evaluators
 
 
-def _suite(settings: SentEvalSettings) -> list[Evaluator]:
+def _suite(settings: EvaluateSettings) -> list[Evaluator]:
     folder = suite_folder(settings.suite, settings.data_dir)
     tasks = choose(settings.suite, settings.tasks or [])
     variant = variant_of(folder)

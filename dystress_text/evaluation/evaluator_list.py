@@ -36,14 +36,14 @@ from dystress_text.evaluation.evaluators import (
     TransferEvaluator,
     finite,
 )
-from dystress_text.evaluation.readers import (
+from dystress_text.evaluation.retrieval import Collection, read_collections
+from dystress_text.evaluation.settings import EvaluationSettings
+from dystress_text.evaluation.text_sets import (
     StsPairs,
     check_distinct,
     checksum_of,
     read_scored_pairs,
 )
-from dystress_text.evaluation.retrieval import Collection, read_collections
-from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.models.embedder import in_evaluation_mode
 from dystress_text.training.run_record import Metric
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.lexical import LexicalBaseline
-from dystress_text.evaluation.readers import checksum_of
 from dystress_text.evaluation.retrieval import JUDGE, QRELS
 from dystress_text.evaluation.text_encoder import TextEncoder, load_model
+from dystress_text.evaluation.text_sets import checksum_of
 from dystress_text.io.atomic import append_json, atomic_folder, write_json, write_text
 
 DEPTH = 5  # documents of each model

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.ranking import WEIGHT
-from dystress_text.evaluation.readers import (
+from dystress_text.evaluation.text_encoder import TextEncoder
+from dystress_text.evaluation.text_sets import (
     check_distinct,
     checksum_of,
     one_spaced,
@@ -34,7 +35,6 @@ from dystress_text.evaluation.readers import (
     score_of,
     slug_of,
 )
-from dystress_text.evaluation.text_encoder import TextEncoder
 from dystress_text.io.text_lines import is_text
 from dystress_text.training.run_record import Metric
 

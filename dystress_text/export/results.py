@@ -9,8 +9,8 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCard
 
 from dystress_text.errors import UserError, reason_of
-from dystress_text.evaluation.readers import slug_of
 from dystress_text.evaluation.results import OWN_SETTINGS, Result, newest, results_in, task_names
+from dystress_text.evaluation.text_sets import slug_of
 from dystress_text.export.card import CARD
 from dystress_text.io.atomic import write_text
 

@@ -13,12 +13,10 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from dystress_text.evaluation.catalogue import suite_folder
+from dystress_text.evaluation.cosines import nearest_texts, random_pairs, similarity_histograms
 from dystress_text.evaluation.evaluator_list import EvaluatorList
 from dystress_text.evaluation.evaluators import sts_metrics
-from dystress_text.evaluation.nearest_texts import nearest_texts
-from dystress_text.evaluation.random_pairs import random_pairs
-from dystress_text.evaluation.readers import StsPairs
-from dystress_text.evaluation.sts import similarity_histograms
+from dystress_text.evaluation.text_sets import StsPairs
 from dystress_text.finetuning import holdout
 from dystress_text.finetuning.initial_model import TextModel
 from dystress_text.finetuning.settings import FineTuningSettings

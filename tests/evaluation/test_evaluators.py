@@ -23,8 +23,8 @@ import dystress_text as dt
 from dystress_text.errors import UserError
 from dystress_text.evaluation.evaluator_list import EvaluatorList, build_evaluators
 from dystress_text.evaluation.evaluators import PairsEvaluator
-from dystress_text.evaluation.readers import read_scored_pairs
 from dystress_text.evaluation.settings import EvaluationSettings
+from dystress_text.evaluation.text_sets import read_scored_pairs
 from dystress_text.programs.train import main
 
 

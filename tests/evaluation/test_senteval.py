@@ -22,9 +22,9 @@ from dystress_text.errors import ParameterError
 from dystress_text.evaluation import classifier
 from dystress_text.evaluation.catalogue import StsTask
 from dystress_text.evaluation.evaluators import TransferEvaluator
-from dystress_text.evaluation.readers import COLUMNS, StsPairs
 from dystress_text.evaluation.results import read_results, results_in
 from dystress_text.evaluation.retrieval import read_collection
+from dystress_text.evaluation.text_sets import COLUMNS, StsPairs
 from dystress_text.export.card import write_card
 from dystress_text.models.loading import save_model
 from dystress_text.programs.evaluate import main

@@ -11,9 +11,9 @@ from scipy import stats
 
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.evaluation.evaluators import PairsEvaluator
-from dystress_text.evaluation.readers import read_sts_benchmark, read_sts_subset
 from dystress_text.evaluation.sts import score_vectors, spearman
 from dystress_text.evaluation.text_encoder import TextEncoder
+from dystress_text.evaluation.text_sets import read_sts_benchmark, read_sts_subset
 
 
 def arbitrary_vectors(sentences):
