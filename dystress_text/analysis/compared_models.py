@@ -14,7 +14,7 @@ from dystress_text.evaluation.catalogue import (
     MINI_TRANSFER_TASKS,
     STS_SETS,
     TRANSFER_TASKS,
-    Row,
+    FiguresByTask,
 )
 from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.evaluation.results import (
@@ -57,7 +57,7 @@ class Evaluated:
     """
 
     name: str
-    figures: dict[str, Row] = field(default_factory=dict)
+    figures: dict[str, FiguresByTask] = field(default_factory=dict)
     ways: dict[str, dict[str, str]] = field(default_factory=dict)
     variants: list[str] = field(default_factory=list)
     results: dict[str, dict[str, Result]] = field(default_factory=dict)

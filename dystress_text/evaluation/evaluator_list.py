@@ -26,7 +26,7 @@ from dystress_text.evaluation.catalogue import (
     TASKS,
     TRANSFER_TASKS,
     eval_pairs,
-    needing,
+    files_needed,
     suite_folder,
 )
 from dystress_text.evaluation.evaluators import (
@@ -260,7 +260,7 @@ def transfer_evaluators(
     evaluators = []
     for name in wanted:
         suite = "mini" if known[name] in MINI_TRANSFER_TASKS else "senteval"
-        with needing(name, "eval_transfer"):
+        with files_needed(name, "eval_transfer"):
             splits = known[name].read(suite_folder(suite, data_dir))
         evaluators.append(TransferEvaluator(known[name], splits))
     return evaluators

@@ -43,9 +43,9 @@ class Evaluator(SentenceEvaluator):
     """
 
     has_baseline = True  # whether the lexical baseline can be measured
-    language: str | None = None  # of the lexical baseline, as in io.words.reader_for
-    similarity: str | None = None  # that the figures are of; None for the model's own
-    scores: Sequence[float] = ()  # of pairs
+    language: str | None = None  # of the lexical baseline; None detects it
+    similarity: str | None = None  # the similarity function; None for the model's own
+    scores: Sequence[float] = ()  # the gold scores of pairs
 
     def __init__(
         self, group: str, task: str, metrics: Mapping[str, Metric], details: Mapping[str, Any]

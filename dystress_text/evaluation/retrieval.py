@@ -7,8 +7,8 @@ A folder contains ``corpus.jsonl`` (``_id``, ``text`` and perhaps ``title``), ``
 header, or TREC's query, iteration, document, score); the path of a file such as
 ``FOLDER/qrels/dev.tsv`` selects its judgements. The text of a document is preceded by its title. A
 document with a score above 0 is relevant. As in BEIR, judgements of missing queries or documents
-are ignored, and a query that is also a document does not find itself. For a folder of ``dystress
-judge``, unjudged documents are removed from rankings. Source of the layout: Thakur et al., "BEIR",
+are ignored, and a query that is also a document does not find itself. In a folder of ``dystress
+judge``, rankings leave out unjudged documents. Source of the layout: Thakur et al., "BEIR",
 NeurIPS 2021.
 """
 
@@ -41,8 +41,8 @@ from dystress_text.training.run_record import Metric
 METRICS = ("nDCG@10", "MRR@10", "recall@100")
 GRADED = "nDCG@10 (graded)"  # scores are gains, as in BEIR; METRICS count them as 0 or 1
 WITH_BM25 = f"{METRICS[0]} with BM25"  # of a model
-FUSION = f"{WITH_BM25} (z-scores of each query, weight {WEIGHT})"  # what that is
-_MEASURES = {  # in names of metrics, by title
+FUSION = f"{WITH_BM25} (z-scores of each query, weight {WEIGHT})"  # its description
+_MEASURES = {  # the measures of metrics, by figure
     "nDCG@10": "ndcg@10",
     "MRR@10": "mrr@10",
     "recall@100": "recall@100",
@@ -51,7 +51,7 @@ _MEASURES = {  # in names of metrics, by title
 }
 QRELS = ("qrels.tsv", "qrels/test.tsv")  # of the test split
 DEEPEST = 100  # documents that a figure needs
-JUDGE = "judge.json"  # in a folder whose judgements are of what some models find first
+JUDGE = "judge.json"  # in a folder of dystress judge
 
 Judgement = tuple[str, str, float]  # query, document, score
 
@@ -67,7 +67,7 @@ class Collection:
     unjudged: int  # queries without a relevant document, which are left out
     ignored: int  # judgements of a query or a document that does not exist
     source: str = ""  # the folder, or the file of judgements
-    # query and document, where rankings leave out all other documents
+    # queries and documents, if rankings contain no others
     judged: frozenset[tuple[str, str]] = frozenset()
 
     @cached_property
