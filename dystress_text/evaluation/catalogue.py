@@ -1,7 +1,7 @@
 """The catalogue of evaluation sets: SentEval's tasks and the small sets of this package.
 
-To add a set to `eval_set`, add an entry to ``STS_SETS``. The published tables have a column for each
-task of ``SUITES``, in this order.
+To add a set to `eval_set`, add an entry to ``STS_SETS``. The published tables have a column for
+each task of ``SUITES``, in this order.
 """
 
 from __future__ import annotations

@@ -47,8 +47,7 @@ from dystress_text.evaluation.text_sets import (
 from dystress_text.models.embedder import in_evaluation_mode
 from dystress_text.training.run_record import Metric
 
-AVERAGE = "avg"  # the set of the mean of several
-TRANSFER_AVERAGE = "avg_transfer_dev"
+AVERAGE = "avg"  # the set of the mean over sets of scored pairs
 _LOGGED = ("step", "loss", "learning_rate", "samples_per_second")  # in metrics.jsonl
 _SIMCSE_NAMES = {  # of metrics
     "avg_sts": "avg_spearman",
@@ -61,7 +60,7 @@ _SIMCSE_NAMES = {  # of metrics
 class EvaluatorList:
     """Run the evaluators of a run, one after another.
 
-    The best model is selected by one of their metrics, by default the primary metric of the first
+    One of their metrics selects the best model, by default the primary metric of the first
     evaluator. The random state is restored, so training continues as without evaluation.
 
     Args:
@@ -77,7 +76,7 @@ class EvaluatorList:
         self.evaluators = evaluators
         self.own = own
         self.seconds = 0.0
-        self.ignored: list[str] = []  # what the user's evaluator returns besides numbers
+        self.ignored: list[str] = []  # name and type of what it returns besides numbers
         self.own_untrained: dict[str, float] = {}  # the figures of its call before training
         self._own_metrics: list[str] = []
 
@@ -117,7 +116,7 @@ class EvaluatorList:
         tasks = tuple(sets["accuracy"])
         means = [
             Metric(AVERAGE, "spearman", "mean Spearman x 100", sets=pairs),
-            Metric(TRANSFER_AVERAGE, "accuracy", "mean dev accuracy x 100", sets=tasks),
+            Metric("avg_transfer_dev", "accuracy", "mean dev accuracy x 100", sets=tasks),
         ]
         return [mean for mean in means if len(mean.sets) > 1]
 
@@ -145,10 +144,27 @@ class EvaluatorList:
         self.seconds += time.perf_counter() - start
 
     def _own_figures(self, model: SentenceTransformer) -> dict[str, float]:
-        """Return the numbers of the user's evaluator, by metric; {} without one."""
+        """Return the numbers in the result of the user's evaluator, by metric; {} without one.
+
+        Raises:
+            ValueError: the result contains no number.
+        """
         if self.own is None:
             return {}
-        figures, self.ignored = _numbers(self.own, model)
+        result: Any = self.own(model)
+        if not isinstance(result, Mapping):
+            # the name in sentence-transformers' trainer
+            result = {getattr(self.own, "primary_metric", None) or "evaluator": result}
+        figures = {}
+        self.ignored = []
+        for name, value in result.items():
+            number = plain(value)
+            if not isinstance(number, Real) or name in _LOGGED:
+                self.ignored.append(f"{name} ({type(value).__name__})")
+            else:
+                figures[str(name)] = float(number)
+        if not figures:
+            raise ValueError(f"it returns no number, only {self.ignored}")
         self._own_metrics = list(figures)
         return figures
 
@@ -264,28 +280,3 @@ def transfer_evaluators(
             splits = known[name].read(suite_folder(suite, data_dir))
         evaluators.append(TransferEvaluator(known[name], splits))
     return evaluators
-
-
-def _numbers(
-    evaluator: SentenceEvaluator, model: SentenceTransformer
-) -> tuple[dict[str, float], list[str]]:
-    """Return the numbers in an evaluator's result, and the names and types of all other values.
-
-    Raises:
-        ValueError: the result contains no number.
-    """
-    result: Any = evaluator(model)
-    if not isinstance(result, Mapping):
-        # the name in sentence-transformers' trainer
-        result = {getattr(evaluator, "primary_metric", None) or "evaluator": result}
-    figures = {}
-    ignored = []
-    for name, value in result.items():
-        number = plain(value)
-        if not isinstance(number, Real) or name in _LOGGED:
-            ignored.append(f"{name} ({type(value).__name__})")
-        else:
-            figures[str(name)] = float(number)
-    if not figures:
-        raise ValueError(f"it returns no number, only {ignored}")
-    return figures, ignored

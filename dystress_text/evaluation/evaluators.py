@@ -22,13 +22,11 @@ from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.retrieval import METRICS, WITH_BM25, Collection
 from dystress_text.evaluation.statistics import EACH
 from dystress_text.evaluation.sts import score_vectors, spearman, subset_figures
-from dystress_text.evaluation.text_encoder import TextEncoder
+from dystress_text.evaluation.text_encoder import Encoder, TextEncoder
 from dystress_text.evaluation.text_sets import Labelled, StsPairs, checksum_of
 from dystress_text.io.words import WordReader, reader_for
 from dystress_text.models.embedder import encode
 from dystress_text.training.run_record import Metric
-
-Encoder = TextEncoder | LexicalBaseline
 
 
 class Evaluator(SentenceEvaluator):

@@ -16,7 +16,7 @@ import numpy as np
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.retrieval import JUDGE, QRELS
-from dystress_text.evaluation.text_encoder import TextEncoder, load_model
+from dystress_text.evaluation.text_encoder import Encoder, load_model
 from dystress_text.evaluation.text_sets import checksum_of
 from dystress_text.io.atomic import append_json, atomic_folder, write_json, write_text
 
@@ -92,7 +92,7 @@ def open_judging(
         encoders[checksum] = encoder
     new = Judging(sorted(encoders), checksum_of((queries, documents)), [])
     if not folder.exists():
-        searchers: list[TextEncoder | LexicalBaseline] = [LexicalBaseline(), *encoders.values()]
+        searchers: list[Encoder] = [LexicalBaseline(), *encoders.values()]
         searchers += [encoder.dense for encoder in encoders.values() if encoder.dense is not None]
         pools: list[set[int]] = [set() for _ in queries]
         for searcher in searchers:

@@ -24,9 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.ranking import WEIGHT
-from dystress_text.evaluation.text_encoder import TextEncoder
+from dystress_text.evaluation.text_encoder import Encoder
 from dystress_text.evaluation.text_sets import (
     check_distinct,
     checksum_of,
@@ -135,12 +134,12 @@ class Collection:
             lexical_metric=main if figure == WITH_BM25 else "",
         )
 
-    def scores(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, float]:
+    def scores(self, encoder: Encoder) -> dict[str, float]:
         """Return the means x 100 of the :attr:`metrics` over the queries."""
         by_query = self.by_query(encoder)
         return {metric: 100 * float(np.mean(by_query[metric])) for metric in self.metrics}
 
-    def by_query(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, list[float]]:
+    def by_query(self, encoder: Encoder) -> dict[str, list[float]]:
         """Return each query's figures from 0 to 1, by metric, in the order of the queries."""
         names = list(self.documents)
         # one more than a figure needs, since a query's own document does not count; of judged

@@ -130,6 +130,9 @@ class TextEncoder:
         return embeddings
 
 
+Encoder = TextEncoder | LexicalBaseline
+
+
 def load_model(model: str, pooler_type: str | None) -> tuple[TextEncoder, dict[str, Any]]:
     """Load a model for evaluation.
 
