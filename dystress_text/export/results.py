@@ -96,6 +96,8 @@ def _entries(result: Result) -> list[EvalResult]:
             task_type=_TASK_TYPES[result.kind],
             dataset_type=dataset,
             dataset_name=name,
+            # the hub takes sets of one type and configuration for the same set
+            dataset_config=None if "/" in dataset else result.task,
             metric_type=metric_type,
             metric_value=figure,
             metric_name=f"{title} x 100",
