@@ -17,7 +17,6 @@ from dystress_text.errors import DataError, UserError
 from dystress_text.evaluation.evaluator_list import build_evaluators
 from dystress_text.evaluation.evaluators import RetrievalEvaluator
 from dystress_text.evaluation.lexical import LexicalBaseline
-from dystress_text.evaluation.results import read_results
 from dystress_text.evaluation.retrieval import (
     Collection,
     collection_from,
@@ -26,7 +25,6 @@ from dystress_text.evaluation.retrieval import (
 )
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.text_encoder import TextEncoder
-from dystress_text.programs.evaluate import main
 
 
 def dcg(gains):
@@ -314,18 +312,16 @@ def test_search_selects_the_best_model(tmp_path):
     assert build_evaluators(settings).digest() != before
 
 
-def test_program_measures_splits(tiny_bert, tmp_path):
+def test_a_file_of_judgements_is_a_split(tmp_path):
     folder = make_collection(tmp_path / "made", documents=20)
-    file = tmp_path / "results.jsonl"
     dev = folder / "qrels" / "dev.tsv"
     dev.write_text("q0\td1\t1\n")
-    model = [f"--model={tiny_bert}", "--pooler_type=avg", f"--output={file}"]
-    assert main([*model, "--retrieval", str(folder), str(dev)]) == 0
-    first, second = read_results(file)
-    assert first.task == "made"
-    assert second.task == "made dev"
-    metadata = read_collection(folder).metadata
-    assert {**first.details, "sha256": first.data}.items() >= metadata.items()
-    assert second.details["queries"] == 1
-    assert "nDCG@10 (graded)" not in second.figures
-    assert main([*model, f"--retrieval={tmp_path / 'none'}"]) == 2
+    (dev.parent / "test.tsv").rename(folder / "qrels.tsv")
+    test, of_dev = read_collections([folder, dev])
+    assert test.name == "made"
+    assert of_dev.name == "made dev"
+    assert list(of_dev.queries) == ["q0"]
+    assert "nDCG@10 (graded)" in test.metrics
+    assert "nDCG@10 (graded)" not in of_dev.metrics
+    with pytest.raises(UserError, match=r"^retrieval: "):
+        read_collections([tmp_path / "none"])

@@ -1,6 +1,5 @@
 """The program evaluate: its figures against SciPy, its files and its errors."""
 
-import json
 import re
 
 import numpy as np
@@ -9,10 +8,10 @@ import torch
 from conftest import make_sentences
 from datasets import Dataset
 from huggingface_hub import ModelCard
-from model_cases import build_model
+from model_cases import build_model, model_of
 from safetensors.torch import load_file, save_file
 from scipy import stats
-from search_cases import make_collection
+from search_cases import make_collection, random_vectors
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.evaluation import InformationRetrievalEvaluator
 
@@ -133,6 +132,7 @@ def test_figures_of_own_data_and_paired_differences(tmp_path, file, capsys):
     scored, search, *_ = read_results(file)
     assert scored.group == "pairs"
     assert search.group == "retrieval"
+    assert {**search.details, "sha256": search.data}.items() >= collection.metadata.items()
     assert scored.figures == {"spearman": mine["pairs"]}
     assert scored.lexical == {"spearman": figures["lexical"]["pairs"]}
     vectors = models[0].encode(texts, normalize_embeddings=True)
@@ -183,26 +183,25 @@ def test_result_lines_name_similarity_and_dimension(tmp_path, file, capsys):
 
 def test_result_lines_of_a_year_have_its_subsets(file, monkeypatch):
     draw = np.random.default_rng(0)
-    texts = make_sentences(96)
-    subsets = {
-        "one": StsPairs(tuple(texts[:30]), tuple(texts[30:60]), draw.random(30)),
-        "two": StsPairs(tuple(texts[60:78]), tuple(texts[78:]), draw.random(18)),
-    }
+    texts = tuple(make_sentences(96))
+    sides = {"one": (texts[:30], texts[30:60]), "two": (texts[60:78], texts[78:])}
+    subsets = {name: StsPairs(*side, draw.random(len(side[0]))) for name, side in sides.items()}
     monkeypatch.setattr(StsTask, "read", lambda *_, **__: subsets)
-    model = build_model("bert")
-    dt.evaluate(model, tasks=["STS12"], output=file)
+    dt.evaluate(model_of(random_vectors), tasks=["STS12"], output=file)
     (line,) = read_results(file)
     figures = {}
     cosines = []
+    scores = []
     for name, pairs in subsets.items():
-        first, second = (torch.tensor(model.encode(side)) for side in (pairs.first, pairs.second))
-        cosines.append(torch.cosine_similarity(first, second))
-        figures[name] = 100 * stats.spearmanr(cosines[-1], pairs.scores).statistic
-    assert line.details["subsets"] == pytest.approx(figures, abs=0.006)
-    scores = np.concatenate([pairs.scores for pairs in subsets.values()])
-    together = 100 * stats.spearmanr(torch.cat(cosines), scores).statistic
-    assert line.figures["spearman"] == pytest.approx(together, abs=0.006)
+        vectors = map(random_vectors, sides[name])
+        cosines += torch.cosine_similarity(*vectors).tolist()
+        scores += pairs.scores.tolist()
+        own = stats.spearmanr(cosines[-len(pairs) :], pairs.scores)
+        figures[name] = 100 * own.statistic
     one, two = figures.values()
+    together = 100 * stats.spearmanr(cosines, scores).statistic
+    assert line.figures["spearman"] == pytest.approx(together, abs=0.006)
+    assert line.details["subsets"] == pytest.approx(figures, abs=0.006)
     assert line.details["mean"] == pytest.approx((one + two) / 2, abs=0.006)
     assert line.details["weighted_mean"] == pytest.approx((30 * one + 18 * two) / 48, abs=0.006)
     assert list(line.figures) == list(line.lexical) == ["spearman"]
@@ -261,24 +260,14 @@ def test_data_in_memory_equals_files(tmp_path):
     table = Dataset.from_dict(dict(zip(COLUMNS, columns, strict=True)))
     table.to_json(tmp_path / "pairs.jsonl")
     folder = make_collection(tmp_path / "retrieval", 30, 4)
-    texts = {}
-    for name in ("queries", "corpus"):
-        for line in (folder / f"{name}.jsonl").read_text().split("\n"):
-            if line:
-                row = json.loads(line)
-                text = f"{row.get('title', '')} {row['text']}".strip()
-                texts.setdefault(name, {})[row["_id"]] = text
-    judged = {}
-    for line in (folder / "qrels" / "test.tsv").read_text().splitlines()[1:]:
-        query, document, score = line.split("\t")
-        judged.setdefault(query, {})[document] = int(score)
-    options = {"pooler_type": "avg"}
-    files = [str(tmp_path / "pairs.jsonl"), str(folder)]
-    expected = dt.evaluate("bert-mini-wiki", *files, **options)["bert-mini-wiki"]
+    made = read_collection(folder)
+    search = (made.queries, list(made.documents.values()), {})
+    for query, scores in made.relevant.items():
+        search[2][query] = {name.removeprefix("d"): score for name, score in scores.items()}
+    model = model_of(random_vectors)
+    expected = dt.evaluate(model, str(tmp_path / "pairs.jsonl"), str(folder))
     for pairs in (ROWS, table):
-        search = (texts["queries"], texts["corpus"], judged)
-        found = dt.evaluate("bert-mini-wiki", pairs, search, **options)
-        assert found["bert-mini-wiki"] == pytest.approx(expected)
+        assert dt.evaluate(model, pairs, search) == expected
 
 
 WRONG = {
