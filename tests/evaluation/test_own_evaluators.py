@@ -1,6 +1,7 @@
 """Evaluators of sentence-transformers and of users in runs of this package."""
 
 import json
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -133,49 +134,42 @@ class Scripted(SentenceEvaluator):
         return result
 
 
-def test_any_number_is_a_figure_and_may_choose_the_step(train, tmp_path, capsys):
-    results = []
-    for value in (0.25, 0.75, 0.5):
-        results.append(
-            {
-                "first": Fraction(value),
-                "bool": value > 0.6,
-                "numpy": np.float32(value),
-                "numpy_bool": np.bool_(value > 0.6),
-                "array": np.array(value),
-                "tensor": torch.tensor(value, dtype=torch.bfloat16),
-                "infinite": float("inf"),
-                "step": 7,
-                "loss": value,
-                "text": "0.5",
-                "list": [value],
-                "vector": torch.full((2,), value),
-                "nothing": None,
-            }
-        )
-    run = train(Scripted(*results), metric_for_best_model="tensor")
-    assert run.evaluation == {
-        "first": 0.75,
-        "bool": 1.0,
-        "numpy": 0.75,
-        "numpy_bool": 1.0,
-        "array": 0.75,
-        "tensor": 0.75,
-    }
-    assert run.record.best_step == 2
-    (line,) = [each for each in capsys.readouterr().out.splitlines() if "vector" in each]
-    assert all(name in line for name in ("step", "loss", "text", "list", "nothing"))
-    assert "numpy" not in line
-    assert [line["step"] for line in log_of(tmp_path / "out")] == [2, 2, 4, 4]
-    assert report([str(tmp_path / "out")]) == 0
+NUMBERS = {
+    "first": Fraction(3, 4),
+    "numpy": np.float32(0.75),
+    "array": np.array(0.75),
+    "tensor": torch.tensor(0.75, dtype=torch.bfloat16),
+    "bool": True,
+    "numpy_bool": np.bool_(True),
+}
+OTHERS = {
+    "step": 7,
+    "loss": 0.5,
+    "text": "0.5",
+    "list": [0.5],
+    "vector": torch.zeros(2),
+    "nothing": None,
+}
 
 
-def test_the_figures_before_training_are_shown(train, tmp_path):
+def test_any_number_is_a_figure():
+    evaluators = EvaluatorList([], Scripted({**NUMBERS, "infinite": math.inf, **OTHERS}))
+    figures = evaluators(build_static(small=True))
+    assert figures == {name: 1 if "bool" in name else 0.75 for name in NUMBERS}
+    assert [each.partition(" ")[0] for each in evaluators.ignored] == list(OTHERS)
+
+
+def test_figures_before_and_after_training_are_shown(train, tmp_path, capsys):
     """The evaluator has no primary metric."""
-    run = train(Scripted({"a": 0.25, "b": float("nan")}, {"a": 0.5}, {"a": 0.75}))
+    run = train(
+        Scripted({"a": 0.25, "b": math.nan, "c": "text"}, {"a": 0.5, "step": 9}, {"a": 0.75})
+    )
     assert run.record.compared == {"untrained": {"a": 0.25}, "trained": {"a": 0.75}}
     assert run.record.settings["metric_for_best_model"] == "a"
     assert "<td>0.25</td><td>0.75</td>" in (tmp_path / "out" / "report.html").read_text()
+    assert "c (str)" in capsys.readouterr().out
+    assert [line["step"] for line in log_of(tmp_path / "out")] == [2, 2, 4, 4]
+    assert report([str(tmp_path / "out")]) == 0
 
 
 OURS = ("mini_sts_spearman", "mini_sts_alignment", "pairs_recall@1")  # that of held-out rows
@@ -223,7 +217,7 @@ def test_what_cannot_work_says_so_before_the_first_step(make, train, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("result", [KeyError("accuracy"), {"b": 0.5}, {"a": float("nan")}])
+@pytest.mark.parametrize("result", [KeyError("accuracy"), {"b": 0.5}, {"a": math.nan}])
 def test_the_model_is_there_though_its_evaluation_fails(result, train, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(TrainingError, match=rf"^[^\n]*{out}$"):
