@@ -14,10 +14,9 @@ from dystress_text.evaluation.catalogue import (
     MINI_TRANSFER_TASKS,
     STS_SETS,
     TRANSFER_TASKS,
-    Row,
+    FiguresByTask,
 )
 from dystress_text.evaluation.lexical import LEXICAL
-from dystress_text.evaluation.readers import slug_of
 from dystress_text.evaluation.results import (
     Content,
     Result,
@@ -27,6 +26,7 @@ from dystress_text.evaluation.results import (
     results_in,
     task_names,
 )
+from dystress_text.evaluation.text_sets import slug_of
 from dystress_text.io.paths import distinct_names
 from dystress_text.training.run_folder import RECORD, TEXT_PROGRAM, read_record, run_folders
 from dystress_text.training.run_record import FINISHED, lexical_label
@@ -51,16 +51,14 @@ class Evaluated:
             ``senteval/sts``), then by column.
         ways: how each figure was measured (data and mode), by group and column; only equal ways are
             compared.
-        sets: for each column, the name that its data have in the metrics of training.
         variants: variants of published data that were used instead of it.
         results: the results that intervals are computed from, by group and main column.
         is_reference: whether this is the lexical baseline or the dense model of a hybrid.
     """
 
     name: str
-    figures: dict[str, Row] = field(default_factory=dict)
+    figures: dict[str, FiguresByTask] = field(default_factory=dict)
     ways: dict[str, dict[str, str]] = field(default_factory=dict)
-    sets: dict[str, str] = field(default_factory=dict)
     variants: list[str] = field(default_factory=list)
     results: dict[str, dict[str, Result]] = field(default_factory=dict)
     is_reference: bool = False
@@ -72,13 +70,16 @@ class ComparedRun(FinishedRun):
 
     evaluated: Evaluated
 
-    def selected_on(self, column: str) -> bool:
-        """Return whether the data of a column selected the run's checkpoint."""
+    def selected_on(self, group: str, column: str) -> bool:
+        """Return whether the data of a group's main column selected the run's checkpoint."""
         name = self.record.settings.get("metric_for_best_model")
-        if name is None:
+        result = self.evaluated.results.get(group, {}).get(column)
+        if name is None or result is None:
             return False
-        metric = self.record.metric(name)
-        return self.evaluated.sets.get(column) in (metric.sets or [metric.set])
+        title = result.task
+        if "/" in group:  # not of the user's own data, which may be named like a task
+            title = _TITLES.get(title, title)
+        return self.record.metric(name).is_on(result.kind, slug_of(title))
 
 
 @dataclass(frozen=True)
@@ -279,10 +280,6 @@ def _evaluated(label: str, results: Sequence[Result], names: Names) -> Evaluated
         model.figures.setdefault(result.group, {}).update(columns)
         model.results.setdefault(result.group, {})[next(iter(columns))] = result
         model.ways.setdefault(result.group, {}).update(dict.fromkeys(columns, way))
-        title = result.task
-        if "/" in result.group:  # not of the user's own data, which may be named like a task
-            title = _TITLES.get(title, title)
-        model.sets.update(dict.fromkeys(columns, slug_of(title)))
         if result.variant:
             model.variants.append(f"evaluation: {result.variant}")
     return model

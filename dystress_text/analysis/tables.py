@@ -13,7 +13,7 @@ from dystress_text.analysis.finished_run import differing
 from dystress_text.analysis.outcome import Table
 from dystress_text.cli import text_table
 from dystress_text.errors import UserError
-from dystress_text.evaluation.catalogue import GROUPS, SUITES, Row, average
+from dystress_text.evaluation.catalogue import GROUPS, SUITES, FiguresByTask, average
 from dystress_text.evaluation.results import Result
 from dystress_text.evaluation.retrieval import FUSION, WITH_BM25
 from dystress_text.evaluation.statistics import (
@@ -98,10 +98,10 @@ class Group:
     compared: Sequence[Column] = ()
     fused: bool = False
 
-    def row(self, model: Evaluated) -> Row:
+    def row(self, model: Evaluated) -> FiguresByTask:
         """Return the figures of a model, column by column."""
         figures = model.figures.get(self.key, {})
-        row: Row = {task: figures.get(task) for task in self.tasks}
+        row: FiguresByTask = {task: figures.get(task) for task in self.tasks}
         if self.mean:
             row[self.mean] = average(row)
         return row
@@ -222,7 +222,10 @@ def _compared_columns(compared: ComparedModels) -> list[Column]:
 def _obstacle(compared: ComparedModels, column: Column, names: Sequence[str]) -> str:
     """Return why two of the names cannot be compared; "" if they can."""
     runs = [run for name in names for run in compared.configurations.get(name, [])]
-    selected = [task for task in column.tasks if any(run.selected_on(task) for run in runs)]
+    selected = []
+    for task in column.tasks:
+        if any(run.selected_on(column.group, task) for run in runs):
+            selected.append(task)
     if selected:
         return f"{', '.join(selected)} selected the checkpoint"
     models = [model for name in names for model in compared.by_seed(name).values()]

@@ -14,8 +14,8 @@ from dystress_text.analysis.tables import (
     verdict,
 )
 from dystress_text.errors import UserError
-from dystress_text.evaluation.lexical import title
-from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs_table
+from dystress_text.evaluation.cosines import MOST_SENTENCES, random_pairs_table
+from dystress_text.evaluation.lexical import describe_lexical
 from dystress_text.training.run_record import RunRecord
 
 _NEAREST = (
@@ -49,7 +49,7 @@ def text_page(compared: ComparedModels) -> str:
     comparisons = compare(compared)
     notes += notes_of(compared, comparisons)
     for words in dict.fromkeys(run.record.lexical_words for run in runs if run.record.lexical):
-        notes.append(f"lexical: {title(words or 'words')}")
+        notes.append(f"lexical: {describe_lexical(words or 'words')}")
     drawn = estimates_of(compared) if len(runs) > 1 else None
     return render_page(runs, tables, notes, verdict(compared, comparisons), drawn)
 

@@ -1,7 +1,7 @@
 """The catalogue of evaluation sets: SentEval's tasks and the small sets of this package.
 
-To add a set to ``--eval_set``, add an entry to ``STS_SETS``. The published tables have the tasks of
-``SUITES`` as columns, in this order.
+To add a set to `eval_set`, add an entry to ``STS_SETS``. The published tables have a column for
+each task of ``SUITES``, in this order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from dystress_text.cli.options import check_names
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.evaluation.readers import (
+from dystress_text.evaluation.text_sets import (
     Labelled,
     StsPairs,
     joined,
@@ -33,7 +33,7 @@ from dystress_text.io.paths import EMBEDDED, cache_root, data_root
 
 STSB_DEV = Path("STS") / "STSBenchmark" / "sts-dev.csv"
 
-Row = dict[str, float | None]  # figures by task; None for a task without one
+FiguresByTask = dict[str, float | None]  # None for a task without a figure
 Part = TypeVar("Part", StsPairs, Labelled)
 
 
@@ -41,9 +41,9 @@ Part = TypeVar("Part", StsPairs, Labelled)
 class _Task(Generic[Part]):
     """A task of SentEval: its name, and the files of its parts."""
 
-    name: str  # the column of the published tables
-    reader: Callable[..., Part]  # reads a part from its files
-    # by subset or split: the number of its pairs or texts, and its files in SentEval's folder
+    name: str  # as in the published tables
+    reader: Callable[..., Part]  # of a part's files
+    # by subset or split: number of pairs or texts, and files in SentEval's folder
     parts: Mapping[str, tuple[int, *tuple[str, ...]]]
 
     @property
@@ -74,7 +74,7 @@ class _Task(Generic[Part]):
 class StsTask(_Task[StsPairs]):
     """A task of scored sentence pairs; its parts are subsets."""
 
-    title: str  # its name while training, which is part of its metrics' names
+    title: str  # its name in training, also within the names of metrics
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _folds(name: str, count: int, positive: str, negative: str) -> TransferTask:
 
 
 _STSB = "STS/STSBenchmark/sts"
-STS_SETS = {  # by the names that --eval_set knows
+STS_SETS = {  # by their names in `eval_set`
     "stsb_dev": _set("STS-B dev", read_sts_benchmark, 1500, str(STSB_DEV), "STS-B dev"),
     "mini_sts": _set("MiniSTS", read_sts_benchmark, 526, "STS/MiniSTS/mini-sts.csv", "mini-STS"),
     "sickr_dev": _set("SICK-R dev", read_sick, 500, "SICK/SICK_trial.txt", "SICK-R dev"),
@@ -219,17 +219,19 @@ GROUPS = {"sts": "STS, Spearman x 100", "transfer": "Transfer, accuracy x 100"}
 TASKS = {group: tuple(task.name for task in tasks) for group, tasks in SUITES["senteval"].items()}
 
 
-def average(row: Mapping[str, float | None]) -> float | None:
-    """Return the mean of rounded figures, as published tables do; None if a figure is missing."""
-    figures = [figure for figure in row.values() if figure is not None]
-    return round(sum(figures) / len(row), 2) if row and len(figures) == len(row) else None
+def average(figures: Mapping[str, float | None]) -> float | None:
+    """Return the mean of rounded figures, as in published tables; None if a figure is missing."""
+    known = [figure for figure in figures.values() if figure is not None]
+    if not known or len(known) < len(figures):
+        return None
+    return round(sum(known) / len(known), 2)
 
 
 # ---- folders and selection
 
 
 def suite_folder(suite: str, data_dir: str | Path | None = None) -> Path:
-    """Return the folder of a suite, laid out like SentEval's ``downstream`` folder."""
+    """Return the folder of a suite, which has the layout of SentEval's ``downstream`` folder."""
     return EMBEDDED / "senteval" if suite == "mini" else data_root(data_dir) / "senteval"
 
 
@@ -252,8 +254,8 @@ def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
 
 
 @contextmanager
-def needing(task: str, parameter: str) -> Iterator[None]:
-    """Let an error of a task's missing or damaged files name a parameter and the remedy."""
+def files_needed(task: str, parameter: str) -> Iterator[None]:
+    """Turn an error about a task's files into one about a parameter, with the remedy."""
     try:
         yield
     except DataError as error:
@@ -277,7 +279,7 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
             "prepare senteval), evaluate on mini_sts or none, or use the preset quickstart"
         )
         folder = published_file("senteval.tar", _stsb_dev_of, reason)
-    with needing(task.name, "eval_set"):
+    with files_needed(task.name, "eval_set"):
         subsets = task.read(folder, counted=False)
     return joined([*subsets.values()], task.title)
 

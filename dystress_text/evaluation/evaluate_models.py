@@ -19,11 +19,11 @@ from sentence_transformers import SentenceTransformer
 from dystress_text.cli.progress import OUTPUT, PROGRESS
 from dystress_text.cli.text_table import cell
 from dystress_text.evaluation.catalogue import (
-    Row,
+    FiguresByTask,
     StsTask,
     Task,
     choose,
-    needing,
+    files_needed,
     suite_folder,
 )
 from dystress_text.evaluation.evaluators import (
@@ -32,13 +32,13 @@ from dystress_text.evaluation.evaluators import (
     RetrievalEvaluator,
     TransferEvaluator,
 )
-from dystress_text.evaluation.lexical import LEXICAL, title
-from dystress_text.evaluation.readers import StsPairs, check_distinct, joined, read_scored_pairs
+from dystress_text.evaluation.lexical import LEXICAL, describe_lexical
 from dystress_text.evaluation.results import Result, append, open_results, result_file
 from dystress_text.evaluation.retrieval import Collection, read_collections
-from dystress_text.evaluation.settings import SentEvalSettings
+from dystress_text.evaluation.settings import EvaluateSettings
 from dystress_text.evaluation.statistics import EACH
-from dystress_text.evaluation.text_encoder import load_model, prepare
+from dystress_text.evaluation.text_encoder import describe_model, load_model
+from dystress_text.evaluation.text_sets import StsPairs, check_distinct, joined, read_scored_pairs
 from dystress_text.io.paths import model_path
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.models.loading import check_sentence_transformer, is_sentence_transformer
@@ -53,9 +53,9 @@ class ModelEvaluation:
     results: list[Result] = field(default_factory=list)
 
     @property
-    def figures(self) -> Row:
+    def figures(self) -> FiguresByTask:
         """The figures by table column, such as ``STS12`` or ``cisi nDCG@10``."""
-        figures: Row = {}
+        figures: FiguresByTask = {}
         for result in self.results:
             figures |= result.columns
         return figures
@@ -63,7 +63,7 @@ class ModelEvaluation:
     @property
     def dense_model(self) -> list[ModelEvaluation]:
         """The results of a hybrid's dense model; [] for any other model."""
-        dense = [found for found in (result.dense_model for result in self.results) if found]
+        dense = [result.dense_model for result in self.results if result.dense_model is not None]
         return [ModelEvaluation(dense[0].model, None, dense)] if dense else []
 
     def add(
@@ -110,7 +110,7 @@ class ModelEvaluation:
 
 
 def evaluate_models(
-    settings: SentEvalSettings,
+    settings: EvaluateSettings,
     models: Sequence[SentenceTransformer] = (),
     own_data: Sequence[StsPairs | Collection] = (),
 ) -> list[ModelEvaluation]:
@@ -122,8 +122,8 @@ def evaluate_models(
         own_data: scored pairs and a collection in memory.
 
     Returns:
-        An evaluation for each model. That of a hybrid is followed by that of its dense model. The
-        last one is that of the lexical baseline.
+        The evaluation of each model, for a hybrid followed by that of its dense model; last, that
+        of the lexical baseline.
     """
     names = [name for name in settings.model if name != LEXICAL]
     loaders = {name: partial(load_model, name, _pooler_of(settings, name)) for name in names}
@@ -132,7 +132,7 @@ def evaluate_models(
     ]
     for number, model in enumerate(models, 1):
         name = f"model {number}" if len(models) > 1 else "model"
-        loaders[name] = partial(prepare, model, name)
+        loaders[name] = partial(describe_model, model, name)
         evaluations.append(ModelEvaluation(name, settings.output))
     evaluators = [*_suite(settings), *_own_data(settings, own_data)]
     for file in {settings.output, *(each.file for each in evaluations)}:
@@ -142,7 +142,7 @@ def evaluate_models(
     for evaluator in evaluators:
         evaluator.language = settings.language
     words = [each.reader.title for each in evaluators if each.has_baseline]
-    OUTPUT.info(f"{LEXICAL}: {title(', '.join(dict.fromkeys(words)))}")
+    OUTPUT.info(f"{LEXICAL}: {describe_lexical(', '.join(dict.fromkeys(words)))}")
     for each in evaluations:
         encoder, metadata = loaders[each.model]()
         metadata["mode"] = settings.mode
@@ -159,7 +159,7 @@ def evaluate_models(
     return [shown for each in (*evaluations, baseline) for shown in (each, *each.dense_model)]
 
 
-def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
+def _pooler_of(settings: EvaluateSettings, model: str) -> str | None:
     """Return the pooler to evaluate a model with; None for its own pooling."""
     if len(settings.model) > 1 and is_sentence_transformer(model_path(model)):
         return None
@@ -169,7 +169,7 @@ def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
 
 
 def _own_data(
-    settings: SentEvalSettings, in_memory: Sequence[StsPairs | Collection]
+    settings: EvaluateSettings, in_memory: Sequence[StsPairs | Collection]
 ) -> list[Evaluator]:
     """Return the evaluators of the user's scored pairs and collections."""
     pairs = [read_scored_pairs(file) for file in settings.pairs or []]
@@ -184,7 +184,7 @@ def _own_data(
     return evaluators
 
 
-def _suite(settings: SentEvalSettings) -> list[Evaluator]:
+def _suite(settings: EvaluateSettings) -> list[Evaluator]:
     folder = suite_folder(settings.suite, settings.data_dir)
     tasks = choose(settings.suite, settings.tasks or [])
     variant = variant_of(folder)
@@ -193,7 +193,7 @@ def _suite(settings: SentEvalSettings) -> list[Evaluator]:
     evaluators = []
     for kind, several in tasks.items():
         for task in several:
-            with needing(task.name, "data_dir"):
+            with files_needed(task.name, "data_dir"):
                 evaluator = evaluator_of(task, folder, f"{settings.suite}/{kind}", settings.mode)
             evaluator.details = {**evaluator.details, "data_variant": variant}
             evaluators.append(evaluator)

@@ -1,66 +1,32 @@
-"""Evaluators for STS sets, scored pairs of the user, transfer tasks and search.
+"""Evaluators for scored pairs, transfer tasks and search.
 
 Each measures a model while it trains, here or in sentence-transformers' trainer, and any encoder
-for the result lines of ``dystress evaluate``. In this package's training the main process evaluates
-and restores the random state, so the weights are bit for bit those of a run without evaluation.
+for the result lines of ``dystress evaluate``.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from numbers import Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.evaluation import SentenceEvaluator
 from torch import Tensor
 
-from dystress_text.cli.options import check_names
-from dystress_text.errors import DataError, ParameterError, plain, reason_of
-from dystress_text.evaluation.catalogue import (
-    MINI_TRANSFER_TASKS,
-    TASKS,
-    TRANSFER_TASKS,
-    TransferTask,
-    eval_pairs,
-    needing,
-    suite_folder,
-)
+from dystress_text.errors import DataError
+from dystress_text.evaluation.catalogue import TransferTask
 from dystress_text.evaluation.lexical import LexicalBaseline
-from dystress_text.evaluation.readers import (
-    Labelled,
-    StsPairs,
-    check_distinct,
-    checksum_of,
-    read_scored_pairs,
-)
-from dystress_text.evaluation.retrieval import METRICS, WITH_BM25, Collection, read_collections
-from dystress_text.evaluation.settings import EvaluationSettings
+from dystress_text.evaluation.retrieval import METRICS, WITH_BM25, Collection
 from dystress_text.evaluation.statistics import EACH
 from dystress_text.evaluation.sts import score_vectors, spearman, subset_figures
-from dystress_text.evaluation.text_encoder import TextEncoder
+from dystress_text.evaluation.text_encoder import Encoder, TextEncoder
+from dystress_text.evaluation.text_sets import Labelled, StsPairs, checksum_of
 from dystress_text.io.words import WordReader, reader_for
-from dystress_text.models.embedder import encode, in_evaluation_mode
+from dystress_text.models.embedder import encode
 from dystress_text.training.run_record import Metric
-
-Encoder = TextEncoder | LexicalBaseline
-
-AVERAGE = "avg"  # the set of the mean of several
-TRANSFER_AVERAGE = "avg_transfer_dev"
-_LOGGED = ("step", "loss", "learning_rate", "samples_per_second")  # in metrics.jsonl
-_SIMCSE_NAMES = {  # of metrics
-    "avg_sts": "avg_spearman",
-    "avg_transfer": "avg_transfer_dev_accuracy",
-    "stsb_spearman": "sts_b_dev_spearman",
-    "sickr_spearman": "sick_r_dev_spearman",
-}
 
 
 class Evaluator(SentenceEvaluator):
@@ -75,9 +41,9 @@ class Evaluator(SentenceEvaluator):
     """
 
     has_baseline = True  # whether the lexical baseline can be measured
-    language: str | None = None  # of the lexical baseline, as in io.words.reader_for
-    similarity: str | None = None  # that the figures are of; None for the model's own
-    scores: Sequence[float] = ()  # of pairs
+    language: str | None = None  # of the lexical baseline; None detects it
+    similarity: str | None = None  # the similarity function; None for the model's own
+    scores: Sequence[float] = ()  # the gold scores of pairs
 
     def __init__(
         self, group: str, task: str, metrics: Mapping[str, Metric], details: Mapping[str, Any]
@@ -141,7 +107,7 @@ class Evaluator(SentenceEvaluator):
     def by_metric(self, figures: Mapping[str, Any]) -> dict[str, float]:
         """Return an encoder's finite figures, by metric."""
         metrics = self.metrics.items()
-        return _finite({metric.name: figures[key] for key, metric in metrics if key in figures})
+        return finite({metric.name: figures[key] for key, metric in metrics if key in figures})
 
 
 class PairsEvaluator(Evaluator):
@@ -223,7 +189,7 @@ class TransferEvaluator(Evaluator):
             "sha256": checksum_of(content),
         }
         title = f"{task.name} dev: accuracy x 100"
-        metric = Metric(f"{task.name.lower()}_dev", "accuracy", title)
+        metric = Metric(f"{task.name.lower()}_dev", "accuracy", title, "transfer")
         super().__init__(group, task.name, {"accuracy": metric}, details)
         self.classes = task.classes
         self.splits = splits
@@ -274,219 +240,12 @@ class RetrievalEvaluator(Evaluator):
         return figures
 
 
-class EvaluatorList:
-    """Run the evaluators of a run, one after another.
-
-    The best model is selected by one of their metrics, by default the primary metric of the first
-    evaluator. The random state is restored, so training continues as without evaluation.
-
-    Args:
-        evaluators: evaluators of this package, in the order in which they run.
-        own: the user's evaluator, such as one of sentence-transformers; it runs first.
-    """
-
-    def __init__(
-        self,
-        evaluators: Sequence[Evaluator],
-        own: SentenceEvaluator | None = None,
-    ) -> None:
-        self.evaluators = evaluators
-        self.own = own
-        self.seconds = 0.0
-        self.ignored: list[str] = []  # what the user's evaluator returns besides numbers
-        self._own_metrics: list[str] = []
-
-    @property
-    def pairs(self) -> list[StsPairs]:
-        return [each.pairs for each in self.evaluators if isinstance(each, PairsEvaluator)]
-
-    @property
-    def collections(self) -> list[Collection]:
-        return [each.collection for each in self.evaluators if isinstance(each, RetrievalEvaluator)]
-
-    @property
-    def direct(self) -> EvaluatorList:
-        """The evaluators that train no classifier: those of pairs and collections."""
-        return EvaluatorList([each for each in self.evaluators if each.has_baseline])
-
-    @property
-    def metrics(self) -> dict[str, Metric]:
-        """All metrics by name; those of the user's evaluator are first."""
-        own = [Metric(name) for name in self._own_metrics]
-        ours = [metric for each in self.evaluators for metric in each.metrics.values()]
-        return {metric.name: metric for metric in (*own, *ours, *self._means)}
-
-    @property
-    def _means(self) -> list[Metric]:
-        """The metrics that are means over sets of scored pairs, or over transfer tasks."""
-        pairs = [each.slug for each in self.pairs]
-        transfer = [each for each in self.evaluators if isinstance(each, TransferEvaluator)]
-        tasks = [each.metrics["accuracy"].set for each in transfer]
-        means = [
-            Metric(AVERAGE, "spearman", "mean Spearman x 100", sets=tuple(pairs)),
-            Metric(TRANSFER_AVERAGE, "accuracy", "mean dev accuracy x 100", sets=tuple(tasks)),
-        ]
-        return [mean for mean in means if len(mean.sets) > 1]
-
-    def __call__(self, model: SentenceTransformer) -> dict[str, float]:
-        """Return the finite figures of all evaluators, by metric.
-
-        ``avg_spearman`` is the mean over several sets of scored pairs,
-        ``avg_transfer_dev_accuracy`` that over several transfer tasks.
-        """
-        metrics: dict[str, float] = {}
-        start = time.perf_counter()
-        model = in_evaluation_mode(model)
-        devices = []
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            devices.append(torch.cuda.current_device())
-        with torch.random.fork_rng(devices):
-            if self.own is not None:
-                metrics, self.ignored = _numbers(self.own, model)
-                self._own_metrics = list(metrics)
-            for evaluator in self.evaluators:
-                metrics |= evaluator(model)
-        self.seconds += time.perf_counter() - start
-        return self._with_averages(_finite(metrics))
-
-    def lexical_baseline(self) -> dict[str, float]:
-        """Return the figures of TF-IDF and BM25, by metric."""
-        figures: dict[str, float] = {}
-        for each in self.evaluators:
-            figures |= each.by_metric(each.lexical)
-        return self._with_averages(figures)
-
-    def _with_averages(self, figures: dict[str, float]) -> dict[str, float]:
-        for mean in self._means:
-            names = [Metric(each, mean.measure).name for each in mean.sets]
-            if set(names) <= set(figures):
-                figures[mean.name] = float(np.mean([figures[name] for name in names]))
-        return figures
-
-    def try_own(self, model: SentenceTransformer) -> None:
-        """Call the user's evaluator once, since many evaluators name their metrics only then.
-
-        Raises:
-            ParameterError: it fails or returns no number.
-        """
-        if self.own is None:
-            return
-        try:
-            self(model)
-        except Exception as error:  # of any kind
-            reason = f"fails on the untrained model: {type(error).__name__}: {reason_of(error)}"
-            raise ParameterError("evaluator", reason) from error
-
-    def best_metric(self, name: str | None) -> str | None:
-        """Return the metric that selects the best model; None without an evaluation.
-
-        Args:
-            name: the name of a metric here or in SimCSE, with or without ``eval_``. None is the
-                primary metric of the first evaluator.
-
-        Raises:
-            ParameterError: no evaluator has the metric.
-        """
-        known = [metric.name for metric in self.metrics.values() if metric.higher_is_better]
-        if name is None:
-            name = getattr(self.own, "primary_metric", None) or next(iter(known), None)
-        if name is None:
-            return None
-        plain = name.removeprefix("eval_")  # transformers accepts metrics with and without it
-        # sentence-transformers omits a prefix with which the primary metric begins
-        prefixed = f"{getattr(self.own, 'name', None)}_{name}"
-        for candidate in (name, _SIMCSE_NAMES.get(plain, plain), prefixed):
-            if candidate in known:
-                return candidate
-        reason = f"known: {', '.join(known)}" if known else "eval_set none evaluates nothing"
-        raise ParameterError("metric_for_best_model", f"unknown metric {name!r}; {reason}")
-
-    def digest(self) -> str:
-        """Return a checksum of the data of this package's evaluators."""
-        return checksum_of(
-            [(each.primary_metric, each.details["sha256"]) for each in self.evaluators]
-        )
-
-
-def build_evaluators(
-    settings: EvaluationSettings,
-    data_dir: str | Path | None = None,
-    own: SentenceEvaluator | None = None,
-) -> EvaluatorList:
-    """Build the evaluators that the settings name.
-
-    Args:
-        settings: names of sets, files, transfer tasks and collections.
-        data_dir: the folder of prepared data.
-        own: the user's evaluator, which runs first.
-
-    Raises:
-        ParameterError: data are missing or damaged, or two sets share a name.
-    """
-    if not getattr(own, "greater_is_better", True):
-        reason = "greater_is_better is False; return negatives, as MSEEvaluator does"
-        raise ParameterError("evaluator", reason)
-    names = [name for name in dict.fromkeys(settings.eval_set) if name != "none"]
-    sets = [eval_pairs(name, data_dir) for name in names]
-    sets += [read_scored_pairs(file) for file in settings.pairs or []]
-    check_distinct("pairs", [AVERAGE, *(pairs.slug for pairs in sets)])
-    evaluators: list[Evaluator] = [PairsEvaluator(pairs) for pairs in sets]
-    if settings.eval_transfer is not None:
-        evaluators += transfer_evaluators(settings.eval_transfer, data_dir)
-    collections = read_collections(settings.retrieval or [])
-    evaluators += [RetrievalEvaluator(collection) for collection in collections]
-    for each in evaluators:
-        each.language = settings.language
-    return EvaluatorList(evaluators, own)
-
-
-def transfer_evaluators(
-    names: Sequence[str], data_dir: str | Path | None = None
-) -> list[TransferEvaluator]:
-    """Return the evaluators of transfer tasks; the name ``all`` means the seven of SentEval."""
-    known = {task.name: task for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS}
-    wanted = dict.fromkeys(TASKS["transfer"] if list(names) == ["all"] else names)
-    check_names("eval_transfer", wanted, known)
-    evaluators = []
-    for name in wanted:
-        suite = "mini" if known[name] in MINI_TRANSFER_TASKS else "senteval"
-        with needing(name, "eval_transfer"):
-            splits = known[name].read(suite_folder(suite, data_dir))
-        evaluators.append(TransferEvaluator(known[name], splits))
-    return evaluators
-
-
 def sts_metrics(pairs: StsPairs, vectors: Tensor, similarity: str = "cosine") -> dict[str, float]:
     """Score embeddings of ``pairs.sentences``, (n, dim); leave out metrics that are NaN."""
     scores = score_vectors(pairs, vectors, similarity)
-    return _finite({pairs.metric(measure).name: score for measure, score in scores.items()})
+    return finite({pairs.metric(measure).name: score for measure, score in scores.items()})
 
 
-def _numbers(
-    evaluator: SentenceEvaluator, model: SentenceTransformer
-) -> tuple[dict[str, float], list[str]]:
-    """Return the numbers in an evaluator's result, and the names and types of all other values.
-
-    Raises:
-        ValueError: the result contains no number.
-    """
-    result: Any = evaluator(model)
-    if not isinstance(result, Mapping):
-        # the name in sentence-transformers' trainer
-        result = {getattr(evaluator, "primary_metric", None) or "evaluator": result}
-    figures = {}
-    ignored = []
-    for name, value in result.items():
-        number = plain(value)
-        if not isinstance(number, Real) or name in _LOGGED:
-            ignored.append(f"{name} ({type(value).__name__})")
-        else:
-            figures[str(name)] = float(number)
-    if not figures:
-        raise ValueError(f"it returns no number, only {ignored}")
-    return figures, ignored
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+def finite(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the metrics that are finite; a set without similar pairs has no alignment."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}

@@ -15,9 +15,9 @@ import numpy as np
 
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.lexical import LexicalBaseline
-from dystress_text.evaluation.readers import checksum_of
 from dystress_text.evaluation.retrieval import JUDGE, QRELS
-from dystress_text.evaluation.text_encoder import TextEncoder, load_model
+from dystress_text.evaluation.text_encoder import Encoder, load_model
+from dystress_text.evaluation.text_sets import checksum_of
 from dystress_text.io.atomic import append_json, atomic_folder, write_json, write_text
 
 DEPTH = 5  # documents of each model
@@ -29,11 +29,11 @@ README = """# Relevance judgements
 For each query, the first {depth} documents of BM25 and of each of these models were shown, without
 names: {models}. A hybrid's dense model counts as one of them.
 
-Only what was shown is judged. So the rankings of a query leave out all other documents, and those
-that were skipped: the first {depth} of each model keep their order, and none is unjudged. Use this
-folder for these models alone; what another one finds first may not have been shown.
+Only what was shown is judged. Rankings leave out all other documents, and those that were skipped:
+the first {depth} of each model keep their order, and none is unjudged. Use this folder for these
+models alone, as what another model finds first may not have been shown:
 
-    dystress evaluate --model {models} --retrieval {folder}
+    dystress_text.evaluate({names}, retrieval={folder!r})
 """
 
 
@@ -83,19 +83,19 @@ def open_judging(
     Raises:
         ParameterError: two models are the same, or the folder has other content.
     """
-    searchers = {}
+    encoders = {}  # by the checksum of the model
     for name in models:
         encoder, metadata = load_model(name, None)
         checksum = checksum_of({**metadata, "model": None})
-        if checksum in searchers:
+        if checksum in encoders:
             raise ParameterError("model", f"{name!r} repeats a model; name each once")
-        searchers[checksum] = encoder
-    new = Judging(sorted(searchers), checksum_of((queries, documents)), [])
+        encoders[checksum] = encoder
+    new = Judging(sorted(encoders), checksum_of((queries, documents)), [])
     if not folder.exists():
-        pooled: list[TextEncoder | LexicalBaseline] = [LexicalBaseline(), *searchers.values()]
-        pooled += [encoder.dense for encoder in searchers.values() if encoder.dense is not None]
+        searchers: list[Encoder] = [LexicalBaseline(), *encoders.values()]
+        searchers += [encoder.dense for encoder in encoders.values() if encoder.dense is not None]
         pools: list[set[int]] = [set() for _ in queries]
-        for searcher in pooled:
+        for searcher in searchers:
             for pool, hits in zip(pools, searcher.search(queries, documents, DEPTH), strict=True):
                 pool.update(index for index, _ in hits)
         draw = np.random.default_rng(0)
@@ -105,7 +105,9 @@ def open_judging(
             for file, texts in (("corpus.jsonl", documents), ("queries.jsonl", queries)):
                 rows = [{"_id": f"{file[0]}{i}", "text": text} for i, text in enumerate(texts)]
                 append_json(staging / file, *rows)
-            readme = README.format(depth=DEPTH, models=" ".join(models), folder=folder.name)
+            readme = README.format(
+                depth=DEPTH, models=" ".join(models), names=list(models), folder=folder.name
+            )
             write_text(staging / "README.md", readme)
             new.save(staging, "")
     try:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from dystress_text.errors import DataError
 from dystress_text.evaluation.ranking import ranked
-from dystress_text.io.words import reader_for
+from dystress_text.io.words import WordReader, reader_for
 
-LEXICAL = "lexical"  # its name in --model and tables of evaluations
+LEXICAL = "lexical"  # its name as a `model` and in tables
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class LexicalBaseline:
         """
         from sklearn.feature_extraction.text import TfidfVectorizer  # slow to import
 
-        rows = {text: row for row, text in enumerate(dict.fromkeys([*first, *second]))}
-        texts = list(rows)
+        texts = list(dict.fromkeys([*first, *second]))
+        rows = {text: row for row, text in enumerate(texts)}
         reader = replace(reader_for(self.language, texts), keep_stop_words=True)
-        tokens = _known([reader.tokens(text) for text in texts])
+        tokens = _tokens(reader, texts)
         tf_idf = TfidfVectorizer(analyzer=list, sublinear_tf=True)
         vectors = tf_idf.fit_transform(tokens)  # (texts, tokens), sparse
-        a = vectors[[rows[text] for text in first]]  # (pairs, tokens)
-        b = vectors[[rows[text] for text in second]]
-        return np.asarray(a.multiply(b).sum(axis=1)).ravel()
+        of_first = vectors[[rows[text] for text in first]]  # (pairs, tokens)
+        of_second = vectors[[rows[text] for text in second]]
+        return np.asarray(of_first.multiply(of_second).sum(axis=1)).ravel()
 
     def scores(
         self, queries: Sequence[str], documents: Sequence[str]
@@ -68,7 +68,7 @@ class LexicalBaseline:
 
         reader = reader_for(self.language, documents)
         index = bm25s.BM25()  # Lucene's form: k1 1.5, b 0.75
-        index.index(_known([reader.tokens(text) for text in documents]), show_progress=False)
+        index.index(_tokens(reader, documents), show_progress=False)
         for query in queries:
             tokens = reader.tokens(query)
             if tokens:
@@ -96,16 +96,17 @@ class LexicalBaseline:
             yield [(i, float(scores[i])) for i in ranked(scores, most) if scores[i] > 0]
 
 
-def title(words: str) -> str:
-    """Return the names of the measures over such terms as ``English stems``."""
+def describe_lexical(words: str) -> str:
+    """Describe the baseline over terms such as ``English stems``, for notes."""
     return (
         "pairs by the cosine of TF-IDF (sublinear tf, idf of the set's own texts), search by BM25 "
         f"without stop words (bm25s), over {words}; scripts without spaces by bigrams of characters"
     )
 
 
-def _known(tokens: list[list[str]]) -> list[list[str]]:
-    """Return the tokens of texts; raise an error if there are none."""
+def _tokens(reader: WordReader, texts: Sequence[str]) -> list[list[str]]:
+    """Return the tokens of each text; raise an error if no text has any."""
+    tokens = [reader.tokens(text) for text in texts]
     if not any(tokens):
         raise DataError("no text has a word")
     return tokens

@@ -49,7 +49,7 @@ _TYPES = {"str": str, "str | None": str | None}  # by annotation; the others are
 
 @dataclass(frozen=True)
 class Result:
-    """The figures of a model on one task or set, stored as a line of a result file."""
+    """The figures of a model on one task or set, which are a line of a result file."""
 
     model: str  # as it was named
     weights: str | None  # checksum
@@ -61,9 +61,9 @@ class Result:
     lexical: Mapping[str, float | None] = field(default_factory=dict)
     # of a hybrid's dense model on the same data; empty for other models
     dense: Mapping[str, float | None] = field(default_factory=dict)
-    variant: str | None = None  # what the data are, where they are not the published ones
-    # of the model, the lexical baseline and the dense model: each query's nDCG@10, or each pair's
-    # similarity; and the pairs' scores
+    variant: str | None = None  # of the published data
+    # nDCG@10 of each query, or similarity of each pair, by ``model``, ``lexical`` and ``dense``;
+    # for pairs also their ``scores``
     each: Mapping[str, Sequence[float]] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)  # counts, seconds and so on

@@ -7,8 +7,8 @@ A folder contains ``corpus.jsonl`` (``_id``, ``text`` and perhaps ``title``), ``
 header, or TREC's query, iteration, document, score); the path of a file such as
 ``FOLDER/qrels/dev.tsv`` selects its judgements. The text of a document is preceded by its title. A
 document with a score above 0 is relevant. As in BEIR, judgements of missing queries or documents
-are ignored, and a query that is also a document does not find itself. For a folder of ``dystress
-judge``, unjudged documents are removed from rankings. Source of the layout: Thakur et al., "BEIR",
+are ignored, and a query that is also a document does not find itself. In a folder of ``dystress
+judge``, rankings leave out unjudged documents. Source of the layout: Thakur et al., "BEIR",
 NeurIPS 2021.
 """
 
@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.ranking import WEIGHT
-from dystress_text.evaluation.readers import (
+from dystress_text.evaluation.text_encoder import Encoder
+from dystress_text.evaluation.text_sets import (
     check_distinct,
     checksum_of,
     one_spaced,
@@ -34,15 +34,14 @@ from dystress_text.evaluation.readers import (
     score_of,
     slug_of,
 )
-from dystress_text.evaluation.text_encoder import TextEncoder
 from dystress_text.io.text_lines import is_text
 from dystress_text.training.run_record import Metric
 
 METRICS = ("nDCG@10", "MRR@10", "recall@100")
 GRADED = "nDCG@10 (graded)"  # scores are gains, as in BEIR; METRICS count them as 0 or 1
 WITH_BM25 = f"{METRICS[0]} with BM25"  # of a model
-FUSION = f"{WITH_BM25} (z-scores of each query, weight {WEIGHT})"  # what that is
-_MEASURES = {  # in names of metrics, by title
+FUSION = f"{WITH_BM25} (z-scores of each query, weight {WEIGHT})"  # its description
+_MEASURES = {  # the measures of metrics, by figure
     "nDCG@10": "ndcg@10",
     "MRR@10": "mrr@10",
     "recall@100": "recall@100",
@@ -51,7 +50,7 @@ _MEASURES = {  # in names of metrics, by title
 }
 QRELS = ("qrels.tsv", "qrels/test.tsv")  # of the test split
 DEEPEST = 100  # documents that a figure needs
-JUDGE = "judge.json"  # in a folder whose judgements are of what some models find first
+JUDGE = "judge.json"  # in a folder of dystress judge
 
 Judgement = tuple[str, str, float]  # query, document, score
 
@@ -67,7 +66,7 @@ class Collection:
     unjudged: int  # queries without a relevant document, which are left out
     ignored: int  # judgements of a query or a document that does not exist
     source: str = ""  # the folder, or the file of judgements
-    # query and document, where rankings leave out all other documents
+    # queries and documents, if rankings contain no others
     judged: frozenset[tuple[str, str]] = frozenset()
 
     @cached_property
@@ -130,16 +129,17 @@ class Collection:
             self.slug,
             _MEASURES[figure],
             f"{self.name}: {title} x 100",
+            "retrieval",
             lexical="BM25" if figure in (METRICS[0], WITH_BM25) else "",
             lexical_metric=main if figure == WITH_BM25 else "",
         )
 
-    def scores(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, float]:
+    def scores(self, encoder: Encoder) -> dict[str, float]:
         """Return the means x 100 of the :attr:`metrics` over the queries."""
         by_query = self.by_query(encoder)
         return {metric: 100 * float(np.mean(by_query[metric])) for metric in self.metrics}
 
-    def by_query(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, list[float]]:
+    def by_query(self, encoder: Encoder) -> dict[str, list[float]]:
         """Return each query's figures from 0 to 1, by metric, in the order of the queries."""
         names = list(self.documents)
         # one more than a figure needs, since a query's own document does not count; of judged

@@ -70,7 +70,7 @@ class EvaluationSettings:
 
 
 @dataclass(frozen=True)
-class SentEvalSettings:
+class EvaluateSettings:
     """Models, data and output of an evaluation."""
 
     title: ClassVar[str] = "models, data and output of an evaluation"

@@ -19,8 +19,8 @@ _CELLS = 2_000_000  # of an array, which bounds memory
 
 EACH = "each"  # among figures: each query's nDCG@10, or each pair's similarity
 
-Figures = NDArray[np.float64]
-Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +41,8 @@ class Estimate:
         paired: whether this is a difference.
     """
 
-    figures: Figures
-    resampled: Figures
+    figures: Floats
+    resampled: Floats
     units: int = 0
     kind: str = ""
     data: str = ""
@@ -139,7 +139,7 @@ def average_of(estimates: Sequence[Estimate]) -> Estimate:
     return Estimate(figures, resampled, units, estimates[0].kind, data)
 
 
-def _resamples(units: int, data: str) -> Iterator[Counts]:
+def _resamples(units: int, data: str) -> Iterator[Integers]:
     """Yield, block by block, how often each resample draws each unit, (resamples, units)."""
     random = np.random.default_rng(list(data.encode()))
     block = max(1, _CELLS // units)
@@ -150,18 +150,18 @@ def _resamples(units: int, data: str) -> Iterator[Counts]:
         yield np.bincount(cells.ravel(), minlength=count * units).reshape(count, units)
 
 
-def _mean(values: Figures, counts: Counts) -> Figures:
+def _mean(values: Floats, counts: Integers) -> Floats:
     """Return the mean x 100 of each resample, (resamples,)."""
-    means: Figures = 100 * counts @ values / len(values)
+    means: Floats = 100 * counts @ values / len(values)
     return means
 
 
-def _ties(values: Any) -> Counts:
+def _ties(values: Any) -> Integers:
     """Return the rank of each value among the distinct values, from 0, (units,)."""
     return np.unique(np.asarray(values), return_inverse=True)[1]
 
 
-def _spearman(similarities: Counts, scores: Counts, counts: Counts) -> Figures:
+def _spearman(similarities: Integers, scores: Integers, counts: Integers) -> Floats:
     """Return Spearman's correlation x 100 in each resample, (resamples,); NaN for constants.
 
     Args:
@@ -172,11 +172,11 @@ def _spearman(similarities: Counts, scores: Counts, counts: Counts) -> Figures:
     ours, theirs = _centred_ranks(counts, similarities), _centred_ranks(counts, scores)
     variances = (counts * ours**2).sum(1) * (counts * theirs**2).sum(1)
     with np.errstate(invalid="ignore"):
-        figures: Figures = 100 * (counts * ours * theirs).sum(1) / np.sqrt(variances)
+        figures: Floats = 100 * (counts * ours * theirs).sum(1) / np.sqrt(variances)
     return figures
 
 
-def _centred_ranks(counts: Counts, ties: Counts) -> Figures:
+def _centred_ranks(counts: Integers, ties: Integers) -> Floats:
     """Return the rank of each unit in each resample, minus the mean rank, (resamples, units).
 
     Equal values share the mean of their ranks.
@@ -185,7 +185,7 @@ def _centred_ranks(counts: Counts, ties: Counts) -> Figures:
     ordered = counts[:, np.argsort(ties, kind="stable")]
     through = ordered.cumsum(1)[:, ends]  # drawn up to the end of each group of ties
     centre = (counts.shape[1] + np.diff(through, axis=1, prepend=0)) / 2
-    ranks: Figures = (through - centre)[:, ties]
+    ranks: Floats = (through - centre)[:, ties]
     return ranks
 
 

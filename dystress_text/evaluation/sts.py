@@ -15,14 +15,10 @@ from scipy import stats
 from sentence_transformers import SimilarityFunction
 from torch import Tensor
 
-from dystress_text.evaluation.readers import StsPairs
-from dystress_text.losses.diagnosis import BINS
+from dystress_text.evaluation.text_sets import StsPairs
 from dystress_text.losses.geometry import alignment, uniformity
-from dystress_text.losses.vectors import positive_similarity, unit_vectors
 
 Embed = Callable[[Sequence[str]], Tensor]  # sentences to vectors (n, dim)
-
-RANDOM_PAIRS = 100_000
 
 
 def pair_similarities(first: Tensor, second: Tensor, name: str = "cosine") -> NDArray[np.float64]:
@@ -90,7 +86,7 @@ def score_vectors(pairs: StsPairs, vectors: Tensor, similarity: str = "cosine") 
         ``spearman`` x 100, ``alignment`` of the pairs scored above ``positive_above`` (NaN if there
         are none), and ``uniformity`` of the distinct sentences.
     """
-    first, second = _vectors_of_pairs(pairs, vectors)
+    first, second = vectors_of_pairs(pairs, vectors)
     positive = np.flatnonzero(pairs.scores > pairs.positive_above)
     return {
         "spearman": spearman(pair_similarities(first, second, similarity), pairs.scores),
@@ -99,32 +95,7 @@ def score_vectors(pairs: StsPairs, vectors: Tensor, similarity: str = "cosine") 
     }
 
 
-def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[int]]:
-    """Count cosines in equal bins over [-1, 1], by kind of pair.
-
-    Args:
-        pairs: scored pairs.
-        vectors: embeddings of ``pairs.sentences``, (distinct sentences, dim).
-
-    Returns:
-        Counts of ``alike`` (scored above ``positive_above``, 4 on STS), ``others`` (the other
-        scored pairs) and ``random`` (pairs of distinct sentences, the same at each call).
-    """
-    units = unit_vectors(vectors)
-    drawn = np.random.default_rng(0).integers(len(units), size=(2, RANDOM_PAIRS))
-    first, second = drawn[:, drawn[0] != drawn[1]]
-    random = positive_similarity(units[first], units[second])
-    scored = positive_similarity(*_vectors_of_pairs(pairs, units))
-    positive = pairs.scores > pairs.positive_above
-    kinds = {"alike": scored[positive], "others": scored[~positive], "random": random}
-    histograms = {}
-    for kind, cosines in kinds.items():
-        counts, _ = np.histogram(cosines.cpu().numpy().clip(-1, 1), BINS, (-1, 1))
-        histograms[kind] = counts.tolist()
-    return histograms
-
-
-def _vectors_of_pairs(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor]:
+def vectors_of_pairs(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor]:
     """Return the vectors of first and second sentences, (pairs, dim) each."""
     rows = {sentence: row for row, sentence in enumerate(pairs.sentences)}
     first = [rows[sentence] for sentence in pairs.first]

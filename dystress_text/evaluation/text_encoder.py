@@ -51,9 +51,9 @@ class TextEncoder:
     def __init__(self, model: SentenceTransformer, progress: bool = False) -> None:
         self.model = model
         self.progress = progress
-        self.columns: int | None = None  # how many numbers of a vector count; None for all
-        self.lexical: LexicalBaseline | None = None  # whose scores count beside, in search
-        self._kept = lru_cache(maxsize=2)(self._vectors)  # of both sides; copies share it
+        self.dimensions: int | None = None  # the first ones, which are used; None for all
+        self.lexical: LexicalBaseline | None = None  # adds BM25 scores in search
+        self._kept = lru_cache(maxsize=2)(self._vectors)  # for both sides; copies share it
 
     def with_bm25(self, lexical: LexicalBaseline) -> TextEncoder:
         """Return an encoder with the same vectors whose search also uses BM25."""
@@ -64,11 +64,11 @@ class TextEncoder:
     @property
     def dense(self) -> TextEncoder | None:
         """The dense model of a hybrid, which reuses the hybrid's vectors; None for other models."""
-        columns = dense_columns(self.model)
-        if columns is None:
+        dimensions = dense_columns(self.model)
+        if dimensions is None:
             return None
         dense = copy(self)
-        dense.columns = columns
+        dense.dimensions = dimensions
         return dense
 
     def __call__(self, sentences: Sequence[str]) -> Tensor:
@@ -110,15 +110,15 @@ class TextEncoder:
         bm25 = None if lexical is None else iter(lexical.scores(queries, documents))
         parts = torch.split(self._encode(documents, "document"), DOCUMENTS_AT_ONCE)
         queries_at_once = max(1, SIMILARITIES_AT_ONCE // len(documents))
-        for some in torch.split(self._encode(queries, "query"), queries_at_once):
-            blocks = [self.model.similarity(some.double(), part.double()) for part in parts]
-            for scores in torch.cat(blocks, 1).numpy():  # (documents,)
+        for block in torch.split(self._encode(queries, "query"), queries_at_once):
+            by_part = [self.model.similarity(block.double(), part.double()) for part in parts]
+            for scores in torch.cat(by_part, 1).numpy():  # (documents,)
                 if bm25 is not None:
                     scores = with_bm25(scores, next(bm25))
                 yield [(i, float(scores[i])) for i in ranked(scores, most)]
 
     def _encode(self, texts: Sequence[str], role: Role = "", normalize: bool = True) -> Tensor:
-        return self._kept(tuple(texts), role, normalize)[:, : self.columns]
+        return self._kept(tuple(texts), role, normalize)[:, : self.dimensions]
 
     def _vectors(self, texts: Sequence[str], role: Role, normalize: bool) -> Tensor:
         with readable("the model", "encode with"):
@@ -128,6 +128,9 @@ class TextEncoder:
                 "model", "its embeddings are not finite, so no score can be computed"
             )
         return embeddings
+
+
+Encoder = TextEncoder | LexicalBaseline
 
 
 def load_model(model: str, pooler_type: str | None) -> tuple[TextEncoder, dict[str, Any]]:
@@ -147,13 +150,13 @@ def load_model(model: str, pooler_type: str | None) -> tuple[TextEncoder, dict[s
             loaded = load_sentence_transformer(model_path(model))
         else:
             loaded = with_pooler(load_encoder(model_path(model)), pooler_type)
-    return prepare(loaded.to(single_process_device()), model, pooler_type)
+    return describe_model(loaded.to(single_process_device()), model, pooler_type)
 
 
-def prepare(
+def describe_model(
     loaded: SentenceTransformer, name: str, pooler_type: str | None = None
 ) -> tuple[TextEncoder, dict[str, Any]]:
-    """Move a loaded model to its device; return its encoder, and metadata for result lines."""
+    """Return the encoder of a loaded model, and metadata for result lines."""
     digest = hashlib.sha256()
     for tensor in loaded.state_dict().values():
         digest.update(tensor.cpu().flatten().view(torch.uint8).numpy())
@@ -175,7 +178,7 @@ def prepare(
 
 
 def with_pooler(encoder: PretrainedEncoder, pooler: str) -> SentenceTransformer:
-    """Load an encoder with a pooler of this package and no head, or with its own pooler."""
+    """Add a pooler of this package, without a head, or the encoder's own pooler."""
     if pooler != OWN_POOLER:
         if encoder.is_simcse:
             reason = f"{pooler} leaves out the MLP of {encoder.name!r}; {OWN_POOLER} keeps it"

@@ -15,8 +15,8 @@ from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
 from dystress_text.evaluation.classifier import L2_VALUES, RECIPES, SEED, Recipe, Rows, Subset, fit
-from dystress_text.evaluation.readers import Labelled
 from dystress_text.evaluation.sts import Embed
+from dystress_text.evaluation.text_sets import Labelled
 
 
 @dataclass(frozen=True)

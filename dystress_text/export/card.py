@@ -19,7 +19,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
 from dystress_text.cli.command_line import one_line
 from dystress_text.cli.text_table import cell
-from dystress_text.evaluation.random_pairs import random_pairs_table
+from dystress_text.evaluation.cosines import random_pairs_table
 from dystress_text.evaluation.retrieval import FUSION
 from dystress_text.export.citation import CITATION, SIMCSE, credits_of
 from dystress_text.io.atomic import write_text

@@ -9,8 +9,8 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCard
 
 from dystress_text.errors import UserError, reason_of
-from dystress_text.evaluation.readers import slug_of
 from dystress_text.evaluation.results import OWN_SETTINGS, Result, newest, results_in, task_names
+from dystress_text.evaluation.text_sets import slug_of
 from dystress_text.export.card import CARD
 from dystress_text.io.atomic import write_text
 
@@ -96,6 +96,8 @@ def _entries(result: Result) -> list[EvalResult]:
             task_type=_TASK_TYPES[result.kind],
             dataset_type=dataset,
             dataset_name=name,
+            # the hub takes sets of one type and configuration for the same set
+            dataset_config=None if "/" in dataset else result.task,
             metric_type=metric_type,
             metric_value=figure,
             metric_name=f"{title} x 100",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sentence_transformers.base.evaluation import SentenceEvaluator
 
-from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
-from dystress_text.evaluation.readers import checksum_of
+from dystress_text.evaluation.evaluator_list import EvaluatorList, build_evaluators
+from dystress_text.evaluation.text_sets import checksum_of
 from dystress_text.finetuning.settings import LEXICAL, FineTuningSettings
 from dystress_text.finetuning.texts import TrainingText, training_text
 from dystress_text.io.atomic import sha256_of

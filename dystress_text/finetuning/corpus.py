@@ -31,7 +31,7 @@ from torch import Tensor
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError, reason_of
-from dystress_text.evaluation.random_pairs import MOST_SENTENCES
+from dystress_text.evaluation.cosines import MOST_SENTENCES
 from dystress_text.finetuning.crops import Crops, too_short
 from dystress_text.finetuning.texts import TrainingText
 from dystress_text.io.atomic import atomic_folder, sha256_of, write_json

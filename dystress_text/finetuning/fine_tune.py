@@ -21,10 +21,11 @@ from dystress_text.analysis.text_page import text_page
 from dystress_text.cli.progress import OUTPUT
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError
-from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
+from dystress_text.evaluation.evaluator_list import EvaluatorList, build_evaluators
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.export.copies import check_push, export
 from dystress_text.finetuning.content import content_of, read_content
+from dystress_text.finetuning.holdout import RECALL
 from dystress_text.finetuning.initial_model import (
     TextModel,
     check_saving,
@@ -163,7 +164,7 @@ def _choose_metric(
     evaluation: EvaluatorList, training: TrainingSettings, initial: TextModel
 ) -> str | None:
     """Call the user's evaluator once; return the metric that selects the best model."""
-    evaluation.try_own(initial.model)
+    evaluation.try_own(initial.untrained, reserved=[RECALL.name])
     if evaluation.ignored:
         OUTPUT.info(f"evaluator: not used as figures: {', '.join(evaluation.ignored)}")
     return evaluation.best_metric(training.metric_for_best_model)

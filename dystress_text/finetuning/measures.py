@@ -13,11 +13,10 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from dystress_text.evaluation.catalogue import suite_folder
-from dystress_text.evaluation.evaluators import EvaluatorList, sts_metrics
-from dystress_text.evaluation.nearest_texts import nearest_texts
-from dystress_text.evaluation.random_pairs import random_pairs
-from dystress_text.evaluation.readers import StsPairs
-from dystress_text.evaluation.sts import similarity_histograms
+from dystress_text.evaluation.cosines import nearest_texts, random_pairs, similarity_histograms
+from dystress_text.evaluation.evaluator_list import EvaluatorList
+from dystress_text.evaluation.evaluators import sts_metrics
+from dystress_text.evaluation.text_sets import StsPairs
 from dystress_text.finetuning import holdout
 from dystress_text.finetuning.initial_model import TextModel
 from dystress_text.finetuning.settings import FineTuningSettings
@@ -71,7 +70,7 @@ class Measurements:
         own = self.text_model.untrained
         lexical = self.evaluation.lexical_baseline()
         untrained: dict[str, dict[str, float]] = {}
-        models = {str(self.text_model.pooler): own}
+        models = {record.pooler: own}
         hybrid = hybrid_part(own)
         if hybrid is not None and "dense" in hybrid.parts:
             models = {BASE: hybrid.model, **models}
@@ -85,6 +84,7 @@ class Measurements:
                 figures[holdout.RECALL.name] = 100 * float(found.mean())
                 if self._before is None:
                     self._before = found
+        untrained[record.pooler] |= self.evaluation.own_untrained
         self._add_untrained_samples(own)
         if shown is not None:
             metric = shown.metric("spearman").name

@@ -26,10 +26,10 @@ from dystress_text.cli.command_line import one_line
 from dystress_text.errors import DataError, Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose, suite_folder
 from dystress_text.evaluation.evaluate_models import evaluator_of
-from dystress_text.evaluation.readers import check_distinct, read_scored_pairs
 from dystress_text.evaluation.results import OWN_SETTINGS, RESULTS, Result, results_in
 from dystress_text.evaluation.retrieval import read_collections
 from dystress_text.evaluation.text_encoder import load_model
+from dystress_text.evaluation.text_sets import check_distinct, read_scored_pairs
 from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.content import read_content
 from dystress_text.finetuning.initial_model import load_initial_model

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dystress_text.evaluation.evaluators import EvaluatorList
+from dystress_text.evaluation.evaluator_list import EvaluatorList
 from dystress_text.finetuning.corpus import Corpus
 from dystress_text.finetuning.initial_model import TextModel
 from dystress_text.losses.geometry import tolerance

@@ -29,20 +29,20 @@ from dystress_text.cli.command_line import any_character_printable, program
 from dystress_text.cli.options import SettingsParser, check_names
 from dystress_text.cli.progress import OUTPUT
 from dystress_text.errors import ParameterError
-from dystress_text.evaluation.settings import SentEvalSettings
+from dystress_text.evaluation.settings import EvaluateSettings
 from dystress_text.finetuning.arguments import SIMCSE
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from dystress_text.evaluation.evaluate_models import ModelEvaluation
-    from dystress_text.evaluation.readers import StsPairs
     from dystress_text.evaluation.retrieval import Collection
+    from dystress_text.evaluation.text_sets import StsPairs
 
 
 def make_parser() -> SettingsParser:
     """Return the parser of the program."""
-    return SettingsParser([SentEvalSettings], "dystress evaluate", __doc__, epilog=SIMCSE)
+    return SettingsParser([EvaluateSettings], "dystress evaluate", __doc__, epilog=SIMCSE)
 
 
 @any_character_printable()
@@ -92,8 +92,8 @@ def evaluate(
     """
     from sentence_transformers import SentenceTransformer
 
-    from dystress_text.evaluation.readers import pairs_from
     from dystress_text.evaluation.retrieval import collection_from
+    from dystress_text.evaluation.text_sets import pairs_from
 
     several = model if isinstance(model, list | tuple) else [model]
     loaded = [each for each in several if isinstance(each, SentenceTransformer)]
@@ -110,8 +110,8 @@ def evaluate(
         options = {"tasks": [], **options}
     names = [each for each in several if not isinstance(each, SentenceTransformer)]
     given = {"model": names, "pairs": pairs, "retrieval": retrieval, **options}
-    check_names("evaluate", given, [entry.name for entry in fields(SentEvalSettings)])
-    evaluations = _evaluate(SentEvalSettings(**given), loaded, own_data)
+    check_names("evaluate", given, [entry.name for entry in fields(EvaluateSettings)])
+    evaluations = _evaluate(EvaluateSettings(**given), loaded, own_data)
     return {each.model: each.figures for each in evaluations}
 
 
@@ -122,7 +122,7 @@ def _are_names(data: Any) -> bool:
 
 
 def _evaluate(
-    settings: SentEvalSettings,
+    settings: EvaluateSettings,
     models: Sequence[SentenceTransformer] = (),
     own_data: Sequence[StsPairs | Collection] = (),
 ) -> list[ModelEvaluation]:

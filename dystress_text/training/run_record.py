@@ -34,30 +34,37 @@ def lexical_label(words: str) -> str:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: a measure on a set.
+    """A metric: a measure on a set, which is known by its kind and its name.
 
     Attributes:
-        set: the evaluation set, such as ``sts_b_dev``.
+        set: the name of the set, such as ``sts_b_dev``.
         measure: the measure, such as ``spearman``; "" if ``set`` is the whole name.
         title: the name in pages and cards; "" for :attr:`name`.
+        kind: what the set is: ``sts``, ``transfer``, the user's ``pairs``, ``retrieval``,
+            ``held-out`` rows, or data of the user's ``evaluator``; "" in records without kinds.
         higher_is_better: whether higher values are better.
         lexical: the lexical baseline to beat, ``TF-IDF`` or ``BM25``; "" for none.
         lexical_metric: the name of the baseline's metric; "" if it is the same as the model's.
-        sets: the sets that the value is averaged over; () for a single set.
+        sets: kind and name of the sets that the value is averaged over; () for a single set.
     """
 
     set: str
     measure: str = ""
     title: str = ""
+    kind: str = ""
     higher_is_better: bool = True
     lexical: str = ""
     lexical_metric: str = ""
-    sets: tuple[str, ...] = ()
+    sets: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
         """The metric's name in options and files, such as ``sts_b_dev_spearman``."""
         return f"{self.set}_{self.measure}" if self.measure else self.set
+
+    def is_on(self, kind: str, name: str) -> bool:
+        """Return whether a set has a part in the figure. A record without kinds knows its name."""
+        return not {(kind, name), ("", name)}.isdisjoint(self.sets or [(self.kind, self.set)])
 
     @property
     def with_bm25(self) -> str:
@@ -155,8 +162,8 @@ class RunRecord:
                 known[name] = kind(**_known(kind, known[name]))
         settings = known.get("settings", {}).items()
         known["settings"] = {OTHER_NAMES.get(name, name): value for name, value in settings}
-        metrics = known.get("metrics", {}).items()
-        known["metrics"] = {name: Metric(**_known(Metric, metric)) for name, metric in metrics}
+        metrics = known.get("metrics", {})
+        known["metrics"] = {name: _metric_from(metric) for name, metric in metrics.items()}
         untrained = known.get("untrained", {})  # once, those of images were not by pooler
         known["untrained"] = {name: x for name, x in untrained.items() if isinstance(x, Mapping)}
         return cls(**known)
@@ -235,6 +242,15 @@ class RunRecord:
             return None
         metric: str | None = self.settings.get("metric_for_best_model")
         return metric
+
+
+def _metric_from(values: Mapping[str, Any]) -> Metric:
+    known = _known(Metric, values)
+    sets = []
+    for each in known.get("sets", ()):
+        kind, name = ("", each) if isinstance(each, str) else each
+        sets.append((kind, name))
+    return Metric(**{**known, "sets": tuple(sets)})
 
 
 _NESTED = {"base_model": BaseModel, "hybrid": Hybrid, "held_out": HeldOut}

@@ -254,6 +254,21 @@ def test_sets_that_selected_the_checkpoint(tmp_path, metric, group, task, column
     assert line.endswith(f"not compared: {column} selected the checkpoint")
 
 
+def test_a_set_is_known_by_kind_and_name(tmp_path):
+    """Pairs, a collection and a task have one name, and the collection selected the checkpoint."""
+    metric = {"set": "mr", "measure": "ndcg@10", "kind": "retrieval"}
+    for name, figure in ((SHIFTED, 90.0), (CONSTANT, 10.0)):
+        measured = {"trained": {"mr_ndcg@10": figure}, "metrics": {"mr_ndcg@10": metric}}
+        options = ["--metric_for_best_model=mr_ndcg@10"]
+        run = write_run(tmp_path, name, 0, 0.0, options, tasks=(), **measured)
+        for group in ("retrieval", "pairs", "mini/sts"):
+            task = "MiniSTS" if group == "mini/sts" else "MR"
+            write_results(run, {task: dict.fromkeys(("spearman", *METRICS), figure)}, group)
+    selected = [line for line in verdict(tmp_path) if "selected the checkpoint" in line]
+    assert len(selected) == 1
+    assert selected[0].endswith("MR nDCG@10 selected the checkpoint")
+
+
 def test_newest_results_of_the_newest_weights(tmp_path):
     run = write_run(tmp_path, CONSTANT, 0, 70.0, tasks=())
     write_results(run, {"STS12": {"spearman": 1.0}}, weights="old")

@@ -1,6 +1,5 @@
 """The lexical baseline: TF-IDF against scikit-learn, BM25 against a loop."""
 
-import json
 import re
 from math import log
 
@@ -20,7 +19,7 @@ from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.results import read_results
 from dystress_text.programs.evaluate import evaluate, main
 from dystress_text.programs.train import main as train
-from dystress_text.training.run_record import RunRecord
+from dystress_text.training.run_folder import read_record
 
 PAIRS = eval_pairs("mini_sts")
 _stemmer = snowballstemmer.stemmer("english")
@@ -65,9 +64,8 @@ def test_search_equals_a_loop_over_bm25():
     tokens = [stems(text, STOPWORDS_EN) for text in documents]
     scores = np.array([*LexicalBaseline().scores(queries, documents)])
     assert scores.shape == (6, 43)
-    for query, row, hits in zip(
-        queries, scores, LexicalBaseline().search(queries, documents, 10), strict=True
-    ):
+    found = LexicalBaseline().search(queries, documents, 10)
+    for query, row, hits in zip(queries, scores, found, strict=True):
         expected = bm25_scores(stems(query, STOPWORDS_EN), tokens)
         assert row == pytest.approx(expected, rel=1e-5)
         best = sorted(expected[expected > 0], reverse=True)[:10]
@@ -115,9 +113,8 @@ def test_tables_and_lines_have_the_baseline(tiny_bert, tmp_path, capsys):
     search = ["--suite=mini", f"--retrieval={make_collection(tmp_path / 'made')}"]
     assert main(["--model=lexical", *search, "--tasks=all", f"--output={file}"]) == 0
     sts, made = read_results(file)
-    expected = (
-        100 * spearmanr(LexicalBaseline().cosines(PAIRS.first, PAIRS.second), PAIRS.scores)[0]
-    )
+    cosines = LexicalBaseline().cosines(PAIRS.first, PAIRS.second)
+    expected = 100 * spearmanr(cosines, PAIRS.scores).statistic
     assert sts.figures["spearman"] == pytest.approx(expected, abs=0.006)
     capsys.readouterr()
     model = [f"--model={tiny_bert}", "--pooler_type=avg", f"--output={out}", "--mode=fast"]
@@ -137,28 +134,24 @@ def test_sets_without_words_have_no_baseline(tiny_bert, tmp_path):
     assert evaluate(tiny_bert, pairs=pairs, pooler_type="avg")["lexical"] == {}
 
 
-FILES = ("report.html", "README.md")
-
-
 def test_runs_record_and_show_the_baseline(flags, tmp_path, capsys):
     folder = make_collection(tmp_path / "made", documents=60)
-    more = ["--eval_set=stsb_dev mini_sts", f"--retrieval={folder}"]
-    assert train([*flags, *more]) == 0
-    printed = capsys.readouterr().out
-    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert train([*flags, "--eval_set=mini_sts", f"--retrieval={folder}", "--max_steps=2"]) == 0
+    out = tmp_path / "out"
+    record = read_record(out)
     cosines = LexicalBaseline().cosines(PAIRS.first, PAIRS.second)
     expected = 100 * spearmanr(cosines.round(6), PAIRS.scores).statistic
-    assert record["lexical"]["mini_sts_spearman"] == pytest.approx(expected, abs=1e-4)
-    name = record["settings"]["model_name_or_path"]
+    assert record.lexical["mini_sts_spearman"] == pytest.approx(expected, abs=1e-4)
+    name = record.settings["model_name_or_path"]
     alone = evaluate(name, pooler_type="cls", retrieval=[folder])[name]
-    mrr = record["untrained"]["cls"]["made_mrr@10"]
-    assert mrr == pytest.approx(alone["made MRR@10"], abs=0.01)
-    with_bm25 = record["untrained"]["cls"]["made_ndcg@10_with_bm25"]
-    assert with_bm25 == pytest.approx(alone["made nDCG@10 with BM25"], abs=0.01)
-    for line in not_beaten(RunRecord.from_json(record)):
+    untrained = record.untrained["cls"]
+    for measure in ("MRR@10", "nDCG@10 with BM25"):
+        figure = untrained["made_" + measure.lower().replace(" ", "_")]
+        assert figure == pytest.approx(alone[f"made {measure}"], abs=0.01)
+    printed = capsys.readouterr().out
+    for line in not_beaten(record):
         assert line in printed
-    said = "with BM25 (z-scores of each query, weight 0.5)"
-    for shown in (printed, *((tmp_path / "out" / name).read_text() for name in FILES)):
-        assert said in shown
-    cell = f"<td>{record['lexical']['sts_b_dev_spearman']:.2f}</td>"
-    assert cell in (tmp_path / "out" / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    for shown in (printed, page, (out / "README.md").read_text()):
+        assert "with BM25 (z-scores of each query, weight 0.5)" in shown
+    assert f"<td>{expected:.2f}</td>" in page

@@ -1,13 +1,14 @@
 """Evaluators of sentence-transformers and of users in runs of this package."""
 
 import json
+import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
-from model_cases import build_model
+from model_cases import build_model, build_static
 from sentence_transformers import InputExample, SentenceTransformer
 from sentence_transformers.base.evaluation import SentenceEvaluator
 from sentence_transformers.sentence_transformer import evaluation
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 
 import dystress_text as dt
 from dystress_text.errors import ParameterError, TrainingError
+from dystress_text.evaluation.evaluator_list import EvaluatorList
 from dystress_text.finetuning import fine_tune as fine_tuning
 from dystress_text.finetuning.measures import Measurements
 from dystress_text.programs.report import main as report
@@ -96,7 +98,14 @@ def log_of(folder):
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(kind, name) for kind in MAKE for name in ("", "own")] + [("translation", "mean")],
+    [
+        ("binary", "own"),
+        ("mse", ""),
+        ("label_accuracy", "own"),
+        ("sequential", ""),
+        ("translation", "own"),
+        ("translation", "mean"),
+    ],
 )
 def test_evaluators_of_sentence_transformers_choose_the_step(kind, name, train, tmp_path):
     """Also where the name is the beginning of the primary metric, ``mean_accuracy``."""
@@ -125,55 +134,58 @@ class Scripted(SentenceEvaluator):
         return result
 
 
-def test_any_number_is_a_figure_and_may_choose_the_step(train, tmp_path, capsys):
-    results = []
-    for value in (0.25, 0.75, 0.5):
-        results.append(
-            {
-                "first": Fraction(value),
-                "bool": value > 0.6,
-                "numpy": np.float32(value),
-                "numpy_bool": np.bool_(value > 0.6),
-                "array": np.array(value),
-                "tensor": torch.tensor(value, dtype=torch.bfloat16),
-                "infinite": float("inf"),
-                "step": 7,
-                "loss": value,
-                "text": "0.5",
-                "list": [value],
-                "vector": torch.full((2,), value),
-                "nothing": None,
-            }
-        )
-    run = train(Scripted(*results), metric_for_best_model="tensor")
-    assert run.evaluation == {
-        "first": 0.75,
-        "bool": 1.0,
-        "numpy": 0.75,
-        "numpy_bool": 1.0,
-        "array": 0.75,
-        "tensor": 0.75,
-    }
-    assert run.record.best_step == 2
-    (line,) = [each for each in capsys.readouterr().out.splitlines() if "vector" in each]
-    assert all(name in line for name in ("step", "loss", "text", "list", "nothing"))
-    assert "numpy" not in line
+NUMBERS = {
+    "first": Fraction(3, 4),
+    "numpy": np.float32(0.75),
+    "array": np.array(0.75),
+    "tensor": torch.tensor(0.75, dtype=torch.bfloat16),
+    "bool": True,
+    "numpy_bool": np.bool_(True),
+}
+OTHERS = {
+    "step": 7,
+    "loss": 0.5,
+    "text": "0.5",
+    "list": [0.5],
+    "vector": torch.zeros(2),
+    "nothing": None,
+}
+
+
+def test_any_number_is_a_figure():
+    evaluators = EvaluatorList([], Scripted({**NUMBERS, "infinite": math.inf, **OTHERS}))
+    figures = evaluators(build_static(small=True))
+    assert figures == {name: 1 if "bool" in name else 0.75 for name in NUMBERS}
+    assert [each.partition(" ")[0] for each in evaluators.ignored] == list(OTHERS)
+
+
+def test_figures_before_and_after_training_are_shown(train, tmp_path, capsys):
+    """The evaluator has no primary metric."""
+    run = train(
+        Scripted({"a": 0.25, "b": math.nan, "c": "text"}, {"a": 0.5, "step": 9}, {"a": 0.75})
+    )
+    assert run.record.compared == {"untrained": {"a": 0.25}, "trained": {"a": 0.75}}
+    assert run.record.settings["metric_for_best_model"] == "a"
+    assert "<td>0.25</td><td>0.75</td>" in (tmp_path / "out" / "report.html").read_text()
+    assert "c (str)" in capsys.readouterr().out
     assert [line["step"] for line in log_of(tmp_path / "out")] == [2, 2, 4, 4]
     assert report([str(tmp_path / "out")]) == 0
 
 
-@pytest.mark.parametrize("value", [np.float32(0.5), torch.tensor(0.5), True, {"a": 0.5, "b": 0.1}])
-def test_a_primary_metric_is_not_needed(value, train):
-    run = train(Scripted(value, value, value))
-    (name, figure), *_ = run.evaluation.items()
-    assert figure == (1 if value is True else 0.5)
-    assert run.record.settings["metric_for_best_model"] == name
+OURS = ("mini_sts_spearman", "mini_sts_alignment", "pairs_recall@1")  # that of held-out rows
 
 
-def test_a_primary_metric_names_a_number(train):
-    evaluator = Scripted(0.5, 0.5, 0.5)
+@pytest.mark.parametrize("name", OURS)
+def test_a_name_of_our_metrics_is_refused(name, train, tmp_path):
+    with pytest.raises(ParameterError, match=rf"^evaluator: [^\n]*{name}"):
+        train(Scripted({"a": 0.5, name: 0.5}), eval_set="mini_sts")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_primary_metric_names_a_number():
+    evaluator = Scripted(torch.tensor(0.5))
     evaluator.primary_metric = "mine"
-    assert train(evaluator).evaluation == {"mine": 0.5}
+    assert EvaluatorList([], evaluator)(build_static(small=True)) == {"mine": 0.5}
 
 
 def wrong_primary_metric():
@@ -192,9 +204,6 @@ def lower_is_better():
     "make",
     [
         lambda: Scripted(None),
-        lambda: Scripted("0.5"),
-        lambda: Scripted([0.5]),
-        lambda: Scripted({}),
         lambda: Scripted({"text": "good"}),
         lambda: Scripted(ValueError("none of my files is here")),
         wrong_primary_metric,
@@ -208,7 +217,7 @@ def test_what_cannot_work_says_so_before_the_first_step(make, train, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("result", [KeyError("accuracy"), None, {"b": 0.5}, {"a": float("nan")}])
+@pytest.mark.parametrize("result", [KeyError("accuracy"), {"b": 0.5}, {"a": math.nan}])
 def test_the_model_is_there_though_its_evaluation_fails(result, train, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(TrainingError, match=rf"^[^\n]*{out}$"):
@@ -219,16 +228,15 @@ def test_the_model_is_there_though_its_evaluation_fails(result, train, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("place", "name"),
+    ("place", "name", "overwrite"),
     [
-        (Measurements, "after_training"),
-        (fine_tuning, "write_card"),
-        (fine_tuning, "finish_run"),
-        (fine_tuning, "leave_report"),
-        (fine_tuning, "_upload"),
+        (Measurements, "after_training", False),
+        (fine_tuning, "finish_run", True),
+        (fine_tuning, "write_card", False),
+        (fine_tuning, "leave_report", False),
+        (fine_tuning, "_upload", False),
     ],
 )
-@pytest.mark.parametrize("overwrite", [False, True])
 def test_the_model_is_there_whatever_fails(place, name, overwrite, train, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")

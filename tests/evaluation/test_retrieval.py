@@ -1,7 +1,6 @@
 """Search: figures against loops and sentence-transformers, and the files of collections."""
 
 import json
-import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -9,15 +8,15 @@ import pytest
 import torch
 from conftest import build_tokenizer, make_sentences
 from model_cases import build_model, model_of
-from search_cases import make_collection
+from search_cases import make_collection, random_vectors
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.evaluation import InformationRetrievalEvaluator
 from sentence_transformers.models import Router, StaticEmbedding
 
 from dystress_text.errors import DataError, UserError
-from dystress_text.evaluation.evaluators import RetrievalEvaluator, build_evaluators
+from dystress_text.evaluation.evaluator_list import build_evaluators
+from dystress_text.evaluation.evaluators import RetrievalEvaluator
 from dystress_text.evaluation.lexical import LexicalBaseline
-from dystress_text.evaluation.results import read_results
 from dystress_text.evaluation.retrieval import (
     Collection,
     collection_from,
@@ -26,16 +25,6 @@ from dystress_text.evaluation.retrieval import (
 )
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.text_encoder import TextEncoder
-from dystress_text.programs.evaluate import main
-
-
-def embed(sentences):
-    """Return a random vector for each text, (n, 8)."""
-    vectors = []
-    for sentence in sentences:
-        generator = torch.Generator().manual_seed(zlib.crc32(sentence.encode()))
-        vectors.append(torch.randn(8, generator=generator))
-    return torch.stack(vectors)
 
 
 def dcg(gains):
@@ -73,17 +62,21 @@ def test_figures_equal_a_loop(tmp_path):
     assert collection.ignored == 2
     assert collection.relevant["q0"]["q0"] == 1
     assert collection.relevant["q1"]["q2"] == 3
-    vectors = dict(zip(collection.documents, embed(collection.documents.values()), strict=True))
+    vectors = dict(
+        zip(collection.documents, random_vectors(collection.documents.values()), strict=True)
+    )
     found = []
     for query, text in collection.queries.items():
         cosines = {}
         for name, vector in vectors.items():
             if name != query or query not in ("q1", "q2"):
-                cosines[name] = float(torch.cosine_similarity(vector, embed([text])[0], dim=0))
+                cosines[name] = float(
+                    torch.cosine_similarity(vector, random_vectors([text])[0], dim=0)
+                )
         ranking = sorted(cosines, key=lambda name: -cosines[name])
         found.append(by_loop(ranking, collection.relevant[query]))
     expected = {name: 100 * np.mean([each[name] for each in found]) for name in found[0]}
-    assert collection.scores(TextEncoder(model_of(embed))) == pytest.approx(expected)
+    assert collection.scores(TextEncoder(model_of(random_vectors))) == pytest.approx(expected)
 
 
 PROMPTS = {"query": "the cat saw ", "document": "red house ", "other": "one two "}
@@ -136,7 +129,7 @@ def test_figures_equal_sentence_transformers(tmp_path, kind):
 
 def nearly_equal(sentences):
     """Vectors whose similarities differ little, and which are not of length 1."""
-    return 40 + embed(sentences)
+    return 40 + random_vectors(sentences)
 
 
 def z(scores):
@@ -144,7 +137,7 @@ def z(scores):
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "manhattan"])
-def test_a_model_with_bm25_adds_z_scores(tmp_path, monkeypatch, similarity):
+def test_a_model_with_bm25_adds_z_scores(tmp_path, similarity):
     collection = read_collection(make_collection(tmp_path / "made"))
     model = model_of(nearly_equal)
     model.similarity_fn_name = similarity
@@ -160,7 +153,6 @@ def test_a_model_with_bm25_adds_z_scores(tmp_path, monkeypatch, similarity):
     found = []
     for query, columns in zip(collection.queries, ranking, strict=True):
         found.append(by_loop([names[i] for i in columns], collection.relevant[query])["nDCG@10"])
-    monkeypatch.setattr("dystress_text.evaluation.text_encoder.SIMILARITIES_AT_ONCE", 400)
     figures = RetrievalEvaluator(collection).figures(TextEncoder(model))
     assert figures["nDCG@10 with BM25"] == pytest.approx(100 * np.mean(found))
     assert figures["nDCG@10 with BM25"] != pytest.approx(figures["nDCG@10"])
@@ -172,7 +164,7 @@ def test_a_model_with_bm25_that_finds_nothing_ranks_alone(words):
     collection = Collection("made", documents, {"q": "☃ ☂"}, {"q": {"d7": 1, "d8": 1}}, 0, 0)
     if words == "☃":
         collection = replace(collection, documents=dict.fromkeys(documents, words))
-    figures = RetrievalEvaluator(collection).figures(TextEncoder(model_of(embed)))
+    figures = RetrievalEvaluator(collection).figures(TextEncoder(model_of(random_vectors)))
     alone = figures.pop("nDCG@10")
     assert figures.get("nDCG@10 with BM25", alone) == alone
     assert ("nDCG@10 with BM25" in figures) == (words != "☃")
@@ -190,15 +182,13 @@ def test_bm25_ranks_beside_a_model_that_does_not():
 COPIES = 240  # of one document, more than any figure reads
 
 
-@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
-@pytest.mark.parametrize("repeats", ["equal texts", "equal tokens"])
-def test_equal_documents_are_ranked_in_the_order_of_the_corpus(similarity, repeats):
-    """Other documents lie between them; those of equal tokens are encoded in several batches."""
+@pytest.mark.parametrize(("similarity", "spaces"), [("cosine", 0), ("dot", 1), ("euclidean", 1)])
+def test_equal_documents_are_ranked_in_the_order_of_the_corpus(similarity, spaces):
+    """Those of equal tokens are encoded in several batches; other documents lie between them."""
     sentences = make_sentences(40)
     texts = []
     for i in range(COPIES):
-        spaces = i if repeats == "equal tokens" else 0
-        texts.append("the cat ran" + spaces * " ")
+        texts.append("the cat ran" + i * spaces * " ")
         texts.append(sentences[i % 40])
     documents = {f"d{i}": text for i, text in enumerate(texts)}
     copies = [name for name, text in documents.items() if text.startswith("the cat ran")]
@@ -230,12 +220,12 @@ def test_equal_documents_at_the_depth_of_a_figure():
 
 
 def test_similarities_of_large_collections_are_computed_in_blocks(tmp_path, monkeypatch):
-    collection = read_collection(make_collection(tmp_path / "made"))
+    search = RetrievalEvaluator(read_collection(make_collection(tmp_path / "made")))
     encoder = TextEncoder(build_model("bert"))
-    expected = collection.scores(encoder)
+    expected = search.figures(encoder)
     monkeypatch.setattr("dystress_text.evaluation.text_encoder.DOCUMENTS_AT_ONCE", 7)
     monkeypatch.setattr("dystress_text.evaluation.text_encoder.SIMILARITIES_AT_ONCE", 400)
-    assert collection.scores(encoder) == expected
+    assert search.figures(encoder) == expected
 
 
 @pytest.mark.parametrize(
@@ -259,17 +249,15 @@ def test_damaged_collections_are_refused(tmp_path, file, content, named):
         read_collection(folder)
 
 
-@pytest.mark.parametrize("form", ["{}\t0\t{}\t{}\n", "{} Q0 {} {}\n", "{}\t{}\t{}\n"])
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_judgements_of_trec_and_beir(tmp_path, form, mark):
+@pytest.mark.parametrize("form", ["{}\t0\t{}\t{}", "{} Q0 {} {}", "\ufeff{}\t{}\t{}"])
+def test_judgements_of_trec_and_beir(tmp_path, form):
+    mark = form[: form.index("{")]
     for name in ("corpus", "queries"):
-        rows = [{"_id": str(i), "text": f"{name} {i}"} for i in range(4)]
-        lines = "\n".join(map(json.dumps, rows))
-        (tmp_path / f"{name}.jsonl").write_text(mark + lines, encoding="utf-8")
-    judged = {"0": {"2": 1}, "1": {"3": 2, "0": 1}}
-    lines = [form.format(q, d, s) for q, scores in judged.items() for d, s in scores.items()]
-    (tmp_path / "qrels.tsv").write_text(mark + "".join(lines), encoding="utf-8")
-    assert read_collection(tmp_path).relevant == judged
+        rows = [json.dumps({"_id": str(i), "text": f"{name} {i}"}) for i in range(4)]
+        (tmp_path / f"{name}.jsonl").write_text(mark + "\n".join(rows), encoding="utf-8")
+    lines = [form.removeprefix(mark).format(*row) for row in ((0, 2, 1), (1, 3, 2), (1, 0, 1))]
+    (tmp_path / "qrels.tsv").write_text(mark + "\n".join(lines), encoding="utf-8")
+    assert read_collection(tmp_path).relevant == {"0": {"2": 1}, "1": {"3": 2, "0": 1}}
 
 
 def test_texts_are_read_as_beir_reads_them(tmp_path):
@@ -277,8 +265,9 @@ def test_texts_are_read_as_beir_reads_them(tmp_path):
         {"_id": "a", "title": "A title", "text": " two  spaces\n"},
         {"_id": "b", "text": " b\n"},
     ]
-    for name in ("corpus", "queries"):
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    lines = "\n".join(map(json.dumps, rows))
+    (tmp_path / "corpus.jsonl").write_text(lines)
+    (tmp_path / "queries.jsonl").write_text(lines)
     (tmp_path / "qrels.tsv").write_text("a\tb\t1\nb\ta\t1\n")
     found = read_collection(tmp_path)
     assert found.queries == {"a": " two  spaces\n", "b": " b\n"}
@@ -310,26 +299,29 @@ def test_search_selects_the_best_model(tmp_path):
     evaluators = build_evaluators(settings)
     names = ["made_up_ndcg@10", "made_up_mrr@10", "made_up_recall@100", "made_up_ndcg@10_graded"]
     names.append("made_up_ndcg@10_with_bm25")
-    assert list(evaluators(model_of(embed))) == names
+    assert list(evaluators(model_of(random_vectors))) == names
     assert evaluators.best_metric(None) == names[0]
     assert evaluators.best_metric("eval_made_up_recall@100") == names[2]
+    metric = evaluators.metrics["made_up_ndcg@10_with_bm25"]
+    assert metric.lexical_metric == "made_up_ndcg@10"
+    assert "z-scores" in metric.title
+    assert "z-scores" not in evaluators.metrics["made_up_ndcg@10"].title
+    assert evaluators.metrics["made_up_mrr@10"].lexical_metric == ""
     before = evaluators.digest()
     (folder / "qrels" / "test.tsv").write_text("q0\td1\t1\n")
     assert build_evaluators(settings).digest() != before
 
 
-def test_program_measures_splits(tiny_bert, tmp_path):
+def test_a_file_of_judgements_is_a_split(tmp_path):
     folder = make_collection(tmp_path / "made", documents=20)
-    file = tmp_path / "results.jsonl"
     dev = folder / "qrels" / "dev.tsv"
     dev.write_text("q0\td1\t1\n")
-    model = [f"--model={tiny_bert}", "--pooler_type=avg", f"--output={file}"]
-    assert main([*model, "--retrieval", str(folder), str(dev)]) == 0
-    first, second = read_results(file)
-    assert first.task == "made"
-    assert second.task == "made dev"
-    metadata = read_collection(folder).metadata
-    assert {**first.details, "sha256": first.data}.items() >= metadata.items()
-    assert second.details["queries"] == 1
-    assert "nDCG@10 (graded)" not in second.figures
-    assert main([*model, f"--retrieval={tmp_path / 'none'}"]) == 2
+    (dev.parent / "test.tsv").rename(folder / "qrels.tsv")
+    test, of_dev = read_collections([folder, dev])
+    assert test.name == "made"
+    assert of_dev.name == "made dev"
+    assert list(of_dev.queries) == ["q0"]
+    assert "nDCG@10 (graded)" in test.metrics
+    assert "nDCG@10 (graded)" not in of_dev.metrics
+    with pytest.raises(UserError, match=r"^retrieval: "):
+        read_collections([tmp_path / "none"])

@@ -10,7 +10,7 @@ from model_cases import build_static
 
 from dystress_text import evaluate
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.evaluation.readers import pairs_from, read_scored_pairs
+from dystress_text.evaluation.text_sets import pairs_from, read_scored_pairs
 
 ROWS = [
     ("the cat sat", "the dog ran", 0.5),

@@ -1,7 +1,5 @@
 """The program evaluate: its figures against SciPy, its files and its errors."""
 
-import itertools
-import json
 import re
 
 import numpy as np
@@ -10,10 +8,10 @@ import torch
 from conftest import make_sentences
 from datasets import Dataset
 from huggingface_hub import ModelCard
-from model_cases import build_model
+from model_cases import build_model, model_of
 from safetensors.torch import load_file, save_file
 from scipy import stats
-from search_cases import make_collection
+from search_cases import make_collection, random_vectors
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.evaluation import InformationRetrievalEvaluator
 
@@ -22,15 +20,16 @@ from dystress_text.errors import ParameterError
 from dystress_text.evaluation import classifier
 from dystress_text.evaluation.catalogue import StsTask
 from dystress_text.evaluation.evaluators import TransferEvaluator
-from dystress_text.evaluation.readers import COLUMNS, StsPairs
 from dystress_text.evaluation.results import read_results, results_in
 from dystress_text.evaluation.retrieval import read_collection
+from dystress_text.evaluation.text_sets import COLUMNS, StsPairs
 from dystress_text.export.card import write_card
 from dystress_text.models.loading import save_model
 from dystress_text.programs.evaluate import main
 from dystress_text.programs.train import main as train
 from dystress_text.training.run_record import RunRecord
 
+ROWS = [("The cat sat", "A cat sat", 5), ("A dog ran", "A fish", 1), ("A bird", "The man", 0)]
 MINI = ("--suite=mini", "--mode=fast", "--tasks", "MiniSTS", "MiniQuestions")
 
 
@@ -114,44 +113,7 @@ def test_damaged_tasks_are_refused(arguments, file, tmp_path, capsys):
     assert not file.exists()
 
 
-def test_figures_of_own_data(tiny_bert, tmp_path, file):
-    texts = make_sentences(20)
-    scores = np.random.default_rng(0).random(19)
-    pairs = write_pairs(tmp_path / "my pairs.csv", zip(texts, texts[1:], scores, strict=False))
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    for name, letter in (("corpus", "d"), ("queries", "q")):
-        lines = [json.dumps({"_id": f"{letter}{i}", "text": text}) for i, text in enumerate(texts)]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines))
-    (folder / "qrels.tsv").write_text("\n".join(f"q{i}\td{i}\t1" for i in range(20)))
-    options = {"pairs": pairs, "retrieval": [folder]}
-    save_model(build_model("bert", "avg"), tmp_path / "saved")
-    model = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
-    cosines = []
-    for first, second in itertools.pairwise(model.encode(texts)):
-        cosines.append(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
-    expected = 100 * stats.spearmanr(cosines, scores).statistic
-
-    figures = dt.evaluate(tiny_bert, pooler_type="avg", output=file, **options)
-    mine = figures[str(tiny_bert)]
-    assert mine["my_pairs"] == pytest.approx(expected, abs=0.02)
-    assert mine["mine nDCG@10"] == 100
-    metrics = ["nDCG@10", "MRR@10", "recall@100", "nDCG@10 with BM25"]
-    assert list(mine) == ["my_pairs", *(f"mine {metric}" for metric in metrics)]
-    kept, search = read_results(file)
-    assert kept.group == "pairs"
-    assert search.group == "retrieval"
-    assert kept.figures == {"spearman": mine["my_pairs"]}
-    assert kept.lexical == {"spearman": figures["lexical"]["my_pairs"]}
-    # a model in memory
-    before = sorted(tmp_path.rglob("*"))
-    model.train()
-    assert dt.evaluate(model, **options) == {"model": mine, "lexical": figures["lexical"]}
-    assert model.training
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_each_query_and_pair_and_paired_differences(tmp_path, file, capsys):
+def test_figures_of_own_data_and_paired_differences(tmp_path, file, capsys):
     """Each query's nDCG@10 is that of sentence-transformers, each similarity the cosine."""
     collection = read_collection(make_collection(tmp_path / "mine", 60, 20))
     texts = list(collection.documents.values())[:41]
@@ -163,13 +125,23 @@ def test_each_query_and_pair_and_paired_differences(tmp_path, file, capsys):
         models.append(SentenceTransformer(str(tmp_path / pooler), device="cpu"))
     figures = dt.evaluate(models, pairs=pairs, retrieval=tmp_path / "mine", output=file)
     assert list(figures) == ["model 1", "model 2", "lexical"]
+    mine = figures["model 1"]
+    metrics = ["nDCG@10", "MRR@10", "recall@100", "nDCG@10 (graded)", "nDCG@10 with BM25"]
+    assert list(mine) == ["pairs", *(f"mine {metric}" for metric in metrics)]
     printed = capsys.readouterr().out
     scored, search, *_ = read_results(file)
+    assert scored.group == "pairs"
+    assert search.group == "retrieval"
+    assert {**search.details, "sha256": search.data}.items() >= collection.metadata.items()
+    assert scored.figures == {"spearman": mine["pairs"]}
+    assert scored.lexical == {"spearman": figures["lexical"]["pairs"]}
     vectors = models[0].encode(texts, normalize_embeddings=True)
     cosines = (vectors[:-1] * vectors[1:]).sum(1)
     assert scored.each["model"] == pytest.approx(cosines, abs=1e-5)
     assert scored.each["scores"] == pytest.approx(scores)
     assert len(scored.each["lexical"]) == 40
+    expected = 100 * stats.spearmanr(cosines, scores).statistic
+    assert mine["pairs"] == pytest.approx(expected, abs=0.02)
     for (query, text), ndcg in zip(collection.queries.items(), search.each["model"], strict=True):
         relevant = {query: set(collection.relevant[query])}
         evaluator = InformationRetrievalEvaluator(
@@ -181,7 +153,7 @@ def test_each_query_and_pair_and_paired_differences(tmp_path, file, capsys):
         (line,) = re.findall(rf"model 2 - model 1: .*; {count} {kind}{few}, paired\)", printed)
         assert re.search(rf"model 2 - TF-IDF.*; {count} {kind}{few}, paired", printed)
         assert re.search(rf"model 1: .*; {count} {kind}{few}\)", printed)
-    expected = figures["model 2"]["mine nDCG@10"] - figures["model 1"]["mine nDCG@10"]
+    expected = figures["model 2"]["mine nDCG@10"] - mine["mine nDCG@10"]
     assert float(line.split()[5]) == pytest.approx(expected, abs=0.07)
 
 
@@ -198,7 +170,7 @@ def test_lexical_baseline_of_data_in_memory():
 
 
 def test_result_lines_name_similarity_and_dimension(tmp_path, file, capsys):
-    pairs = write_pairs(tmp_path / "mine.csv", [("a cat", "the cat", 1), ("a dog", "red", 0)])
+    pairs = write_pairs(tmp_path / "mine.csv", ROWS)
     model = build_model("bert", similarity_fn_name="dot", truncate_dim=8)
     options = {"pairs": pairs, "suite": "mini", "tasks": ["MiniSTS"], "output": file}
     dt.evaluate(model, **options)
@@ -211,39 +183,40 @@ def test_result_lines_name_similarity_and_dimension(tmp_path, file, capsys):
 
 def test_result_lines_of_a_year_have_its_subsets(file, monkeypatch):
     draw = np.random.default_rng(0)
-    texts = make_sentences(96)
-    subsets = {
-        "one": StsPairs(tuple(texts[:30]), tuple(texts[30:60]), draw.random(30)),
-        "two": StsPairs(tuple(texts[60:78]), tuple(texts[78:]), draw.random(18)),
-    }
+    texts = tuple(make_sentences(96))
+    sides = {"one": (texts[:30], texts[30:60]), "two": (texts[60:78], texts[78:])}
+    subsets = {name: StsPairs(*side, draw.random(len(side[0]))) for name, side in sides.items()}
     monkeypatch.setattr(StsTask, "read", lambda *_, **__: subsets)
-    model = build_model("bert")
-    dt.evaluate(model, tasks=["STS12"], output=file)
+    dt.evaluate(model_of(random_vectors), tasks=["STS12"], output=file)
     (line,) = read_results(file)
     figures = {}
     cosines = []
+    scores = []
     for name, pairs in subsets.items():
-        first, second = (torch.tensor(model.encode(side)) for side in (pairs.first, pairs.second))
-        cosines.append(torch.cosine_similarity(first, second))
-        figures[name] = 100 * stats.spearmanr(cosines[-1], pairs.scores).statistic
-    assert line.details["subsets"] == pytest.approx(figures, abs=0.006)
-    scores = np.concatenate([pairs.scores for pairs in subsets.values()])
-    together = 100 * stats.spearmanr(torch.cat(cosines), scores).statistic
-    assert line.figures["spearman"] == pytest.approx(together, abs=0.006)
+        vectors = map(random_vectors, sides[name])
+        cosines += torch.cosine_similarity(*vectors).tolist()
+        scores += pairs.scores.tolist()
+        own = stats.spearmanr(cosines[-len(pairs) :], pairs.scores)
+        figures[name] = 100 * own.statistic
     one, two = figures.values()
+    together = 100 * stats.spearmanr(cosines, scores).statistic
+    assert line.figures["spearman"] == pytest.approx(together, abs=0.006)
+    assert line.details["subsets"] == pytest.approx(figures, abs=0.006)
     assert line.details["mean"] == pytest.approx((one + two) / 2, abs=0.006)
     assert line.details["weighted_mean"] == pytest.approx((30 * one + 18 * two) / 48, abs=0.006)
     assert list(line.figures) == list(line.lexical) == ["spearman"]
 
 
 def test_only_run_folders_are_written_unasked(tmp_path, file):
+    pairs = write_pairs(tmp_path / "mine.csv", ROWS)
     model = build_model("bert", "avg")
     save_model(model, tmp_path / "model")
     write_card(tmp_path / "model", RunRecord(), model)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    arguments = [f"--model={tmp_path / 'model'}", "--suite=mini", "--tasks=MiniSTS"]
-    assert main(arguments) == 0
-    assert main([*arguments, f"--output={file}"]) == 0
+    assert main([f"--model={tmp_path / 'model'}", f"--pairs={pairs}"]) == 0
+    assert main([f"--model={tmp_path / 'model'}", f"--pairs={pairs}", f"--output={file}"]) == 0
+    dt.evaluate(model.train(), pairs=pairs)  # in memory
+    assert model.training
     file.unlink()
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
@@ -261,8 +234,7 @@ def test_equal_similarities_have_no_figure(arguments, tmp_path, file, capsys):
 def test_card_and_page_of_a_run_show_results_of_its_weights(flags, tmp_path):
     assert train([*flags, "--eval_set=none", "--pooler_type=avg"]) == 0
     out = tmp_path / "out"
-    rows = [("The cat sat", "A cat sat", 5), ("A dog ran", "A fish", 1), ("A bird", "The man", 0)]
-    pairs = write_pairs(tmp_path / "mine.csv", rows)
+    pairs = write_pairs(tmp_path / "mine.csv", ROWS)
 
     def on_card(**options):
         dt.evaluate(out, **options)
@@ -272,59 +244,43 @@ def test_card_and_page_of_a_run_show_results_of_its_weights(flags, tmp_path):
     (entry,) = ModelCard.load(out / "README.md").data.eval_results
     assert entry.metric_value == pytest.approx(figures["mine"], abs=0.01)
     assert f"<td>{figures['mine']:.2f}</td>" in (out / "report.html").read_text()
-    both = {"mine", "mini MiniSTS"}
-    mini = {"suite": "mini", "tasks": ["MiniSTS"]}
-    assert on_card(**mini) == both
-    assert on_card(**mini, pooler_type="cls") == both
+    other = write_pairs(tmp_path / "other.csv", ROWS[::-1])
+    assert on_card(pairs=other) == {"mine", "other"}
+    assert on_card(pairs=[pairs, other], pooler_type="cls") == {"mine", "other"}
     weights = load_file(out / "model.safetensors")
     for tensor in weights.values():
         tensor += 0.1
     save_file(weights, out / "model.safetensors", {"format": "pt"})
     assert on_card(pairs=pairs) == {"mine"}
-    assert len(results_in(out)) == 4
+    assert len(results_in(out)) == 5
 
 
 def test_data_in_memory_equals_files(tmp_path):
-    rows = [("It rains.", "It pours.", 5), ("It rains.", "No.", 0), ("A dog ran.", "A cat.", 2)]
-    columns = [list(column) for column in zip(*rows, strict=True)]
+    columns = [list(column) for column in zip(*ROWS, strict=True)]
     table = Dataset.from_dict(dict(zip(COLUMNS, columns, strict=True)))
     table.to_json(tmp_path / "pairs.jsonl")
     folder = make_collection(tmp_path / "retrieval", 30, 4)
-    texts = {}
-    for name in ("queries", "corpus"):
-        for line in (folder / f"{name}.jsonl").read_text().split("\n"):
-            if line:
-                row = json.loads(line)
-                text = f"{row.get('title', '')} {row['text']}".strip()
-                texts.setdefault(name, {})[row["_id"]] = text
-    judged = {}
-    for line in (folder / "qrels" / "test.tsv").read_text().splitlines()[1:]:
-        query, document, score = line.split("\t")
-        judged.setdefault(query, {})[document] = int(score)
-    options = {"pooler_type": "avg"}
-    files = [str(tmp_path / "pairs.jsonl"), str(folder)]
-    expected = dt.evaluate("bert-mini-wiki", *files, **options)["bert-mini-wiki"]
-    for pairs in (rows, table):
-        search = (texts["queries"], texts["corpus"], judged)
-        found = dt.evaluate("bert-mini-wiki", pairs, search, **options)
-        assert found["bert-mini-wiki"] == pytest.approx(expected)
+    made = read_collection(folder)
+    search = (made.queries, list(made.documents.values()), {})
+    for query, scores in made.relevant.items():
+        search[2][query] = {name.removeprefix("d"): score for name, score in scores.items()}
+    model = model_of(random_vectors)
+    expected = dt.evaluate(model, str(tmp_path / "pairs.jsonl"), str(folder))
+    for pairs in (ROWS, table):
+        assert dt.evaluate(model, pairs, search) == expected
 
 
-def test_ids_that_are_the_same_text_are_rejected():
-    documents = {1: "a cat", "1": "a dog"}
+WRONG = {
+    "no text": {"pairs": [("secret", 3, 1)]},
+    "no document": {"retrieval": (["secret"], ["x"], {"9": ["0"]})},
+    "equal ids": {"retrieval": (["secret"], {1: "a cat", "1": "a dog"}, {"0": ["1"]})},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_errors_show_no_data(wrong):
+    (name,) = WRONG[wrong]
     with pytest.raises(ParameterError) as caught:
-        dt.evaluate("lexical", retrieval=(["a cat"], documents, {"0": ["1"]}))
-    assert caught.value.parameter == "retrieval"
-
-
-@pytest.mark.parametrize(
-    "data",
-    [{"pairs": [("secret", 3, 1)]}, {"retrieval": (["secret"], ["x"], {"9": ["0"]})}],
-    ids=["pairs", "retrieval"],
-)
-def test_errors_show_no_data(data):
-    (name,) = data
-    with pytest.raises(ParameterError) as caught:
-        dt.evaluate("bert-mini-wiki", **data, pooler_type="avg")
+        dt.evaluate("lexical", **WRONG[wrong])
     assert caught.value.parameter == name
     assert "secret" not in str(caught.value)

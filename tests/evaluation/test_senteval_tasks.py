@@ -4,7 +4,7 @@ import pytest
 
 from dystress_text.errors import DataError, UserError
 from dystress_text.evaluation.catalogue import SUITES, average, choose
-from dystress_text.evaluation.readers import read_mrpc, read_trec, read_two_classes
+from dystress_text.evaluation.text_sets import read_mrpc, read_trec, read_two_classes
 
 TASKS = [task for tasks in SUITES["senteval"].values() for task in tasks]
 

@@ -1,51 +1,37 @@
 """STS files and scores, against SciPy and plain loops."""
 
 import math
-import zlib
 
 import numpy as np
 import pytest
 import torch
 from model_cases import model_of
 from scipy import stats
+from search_cases import random_vectors
 
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.evaluation.evaluators import PairsEvaluator
-from dystress_text.evaluation.readers import read_sts_benchmark, read_sts_subset
 from dystress_text.evaluation.sts import score_vectors, spearman
 from dystress_text.evaluation.text_encoder import TextEncoder
-
-
-def arbitrary_vectors(sentences):
-    """Return a random vector for each sentence, (n, 8), so that no two cosines are equal."""
-    vectors = []
-    for sentence in sentences:
-        generator = torch.Generator().manual_seed(zlib.crc32(sentence.encode()))
-        vectors.append(torch.randn(8, generator=generator).double())
-    return torch.stack(vectors)
-
-
-def cosines_of(pairs):
-    """Return the cosine of each pair, (pairs,)."""
-    first = arbitrary_vectors(pairs.first)
-    second = arbitrary_vectors(pairs.second)
-    return torch.cosine_similarity(first, second).numpy()
+from dystress_text.evaluation.text_sets import read_sts_benchmark, read_sts_subset
 
 
 def test_scores_equal_a_literal_computation():
     pairs = eval_pairs("mini_sts")
-    result = score_vectors(pairs, arbitrary_vectors(pairs.sentences))
-    cosines = cosines_of(pairs)
+    vectors = random_vectors(pairs.sentences).double()
+    result = score_vectors(pairs, vectors)
+    first = random_vectors(pairs.first).double()
+    second = random_vectors(pairs.second).double()
+    cosines = torch.cosine_similarity(first, second).numpy()
     expected = 100 * stats.spearmanr(cosines, pairs.scores).statistic
     assert result["spearman"] == pytest.approx(expected, abs=1e-4)
     aligned = np.mean(2 - 2 * cosines[pairs.scores > 4])
     assert result["alignment"] == pytest.approx(aligned, abs=1e-9)
-    distinct = arbitrary_vectors(pairs.sentences).numpy()
-    units = distinct / np.linalg.norm(distinct, axis=1, keepdims=True)
+    units = torch.nn.functional.normalize(vectors, dim=1).numpy()
     off = ~np.eye(len(units), dtype=bool)
     potential = np.exp(-2 * (2 - 2 * (units @ units.T)[off]))
     assert result["uniformity"] == pytest.approx(math.log(potential.mean()), abs=1e-9)
-    figures = PairsEvaluator(pairs).figures(TextEncoder(model_of(arbitrary_vectors)))
+    figures = PairsEvaluator(pairs).figures(TextEncoder(model_of(random_vectors)))
     assert figures["spearman"] == pytest.approx(expected, abs=1e-4)
 
 

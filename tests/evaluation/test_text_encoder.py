@@ -140,9 +140,9 @@ def test_accelerate_may_ask_for_the_cpu(saved, monkeypatch):
 
 def test_checksums_tell_weights_apart(tiny_bert):
     """The embedded model's file has no pooler, whose weights are drawn."""
-    models = [EMBEDDED / "bert-mini-wiki", EMBEDDED / "bert-mini-wiki", tiny_bert]
-    one, same, other = (load_model(str(model), "avg")[1]["weights"] for model in models)
-    assert one == same != other
+    wiki = str(EMBEDDED / "bert-mini-wiki")
+    checksums = [load_model(name, "avg")[1]["weights"] for name in (wiki, wiki, str(tiny_bert))]
+    assert checksums[0] == checksums[1] != checksums[2]
 
 
 def test_a_hybrid_has_its_dense_model_beside_it(tmp_path, capsys):
@@ -160,16 +160,13 @@ def test_a_hybrid_has_its_dense_model_beside_it(tmp_path, capsys):
     file = tmp_path / "results.jsonl"
     figures = evaluate(hybrid, pairs=rows, retrieval=search, output=file)
     assert sum(encoded) == 90 + 90 + 9 + 90
-    assert figures[f"model: {BASE}"] == pytest.approx(
-        evaluate(dense, rows, search)["model"], abs=0.02
-    )
-    assert figures["model"] != figures[f"model: {BASE}"]
+    alone = figures[f"model: {BASE}"]
+    assert alone == pytest.approx(evaluate(dense, rows, search)["model"], abs=0.02)
+    assert figures["model"] != alone
+    assert read_results(file)[1].dense["nDCG@10"] == alone["retrieval nDCG@10"]
     capsys.readouterr()
     assert report([str(file)]) == 0
     lines = [line for line in capsys.readouterr().out.split("\n") if BASE in line]
     shown = [line.split()[-1] for line in lines if "(" not in line]  # without intervals
-    own, dense_alone = read_results(file)[1], figures[f"model: {BASE}"]
-    assert own.dense["nDCG@10"] == dense_alone["retrieval nDCG@10"]
-    assert shown == [
-        f"{dense_alone[name]:.2f}" for name in ("pairs", "retrieval nDCG@10 with BM25")
-    ]
+    expected = [alone["pairs"], alone["retrieval nDCG@10 with BM25"]]
+    assert shown == [f"{figure:.2f}" for figure in expected]

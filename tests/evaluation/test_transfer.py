@@ -11,8 +11,8 @@ from sklearn.model_selection import StratifiedKFold
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import MINI_TRANSFER_TASKS, TRANSFER_TASKS
 from dystress_text.evaluation.classifier import L2_VALUES, RECIPES, Subset, fit
-from dystress_text.evaluation.evaluators import EvaluatorList, transfer_evaluators
-from dystress_text.evaluation.readers import Labelled
+from dystress_text.evaluation.evaluator_list import EvaluatorList, transfer_evaluators
+from dystress_text.evaluation.text_sets import Labelled
 from dystress_text.evaluation.transfer import dev_accuracy, evaluate_transfer, features
 from dystress_text.io.paths import EMBEDDED
 

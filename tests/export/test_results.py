@@ -54,6 +54,16 @@ def test_sets_of_the_same_pairs_have_the_names_of_mteb(folder):
         assert result.source_name == "dystress-text"
 
 
+@pytest.mark.parametrize("group", ["pairs", "senteval/transfer"])
+def test_each_set_of_a_kind_keeps_its_figure(folder, group):
+    measure = "spearman" if group == "pairs" else "accuracy"
+    figures = {"MR": 70.5, "CR": 81.5}
+    entries = {task: {measure: figure, "sha256": task} for task, figure in figures.items()}
+    write_results(folder, entries, group, weights="w")
+    found = {name.split()[-1]: each.metric_value for name, each in renewed(folder).items()}
+    assert found == figures
+
+
 def test_edited_card_keeps_its_text_and_results_of_others(folder):
     file = folder / CARD
     text = file.read_text().replace("tags:", f"# mine\nlanguage: en\n{THEIRS}tags:")

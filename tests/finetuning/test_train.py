@@ -15,8 +15,8 @@ from scipy import stats
 from sentence_transformers import SentenceTransformer
 from sklearn.metrics.pairwise import cosine_similarity
 
-from dystress_text.evaluation.evaluators import EvaluatorList
-from dystress_text.evaluation.readers import read_sts_benchmark
+from dystress_text.evaluation.evaluator_list import EvaluatorList
+from dystress_text.evaluation.text_sets import read_sts_benchmark
 from dystress_text.finetuning.measures import Measurements
 from dystress_text.finetuning.task import TextTask
 from dystress_text.losses.diagnosis import BINS

@@ -1,9 +1,20 @@
-"""A collection for search."""
+"""A collection for search, and vectors for texts."""
 
 import json
+import zlib
 
 import numpy as np
+import torch
 from conftest import make_sentences
+
+
+def random_vectors(texts):
+    """Return a random vector for each text, the same for equal texts, (n, 8)."""
+    vectors = []
+    for text in texts:
+        generator = torch.Generator().manual_seed(zlib.crc32(text.encode()))
+        vectors.append(torch.randn(8, generator=generator))
+    return torch.stack(vectors)
 
 
 def make_collection(folder, documents=150, queries=12, seed=0):

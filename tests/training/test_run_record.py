@@ -36,6 +36,9 @@ def test_reads_a_record():
     assert list(record.compared) == models
     assert record.not_above_baseline == [("mini_spearman", "TF-IDF", 37.0)]
     assert (record.hybrid.name, record.held_out.texts) == ("m", 70)
+    mean = record.metric("avg_spearman")  # written before sets had kinds
+    assert mean.is_on("pairs", "other")
+    assert not mean.is_on("pairs", "avg")
 
 
 @pytest.mark.parametrize(
@@ -56,6 +59,8 @@ def test_titles_and_directions():
 
 def test_a_written_record_reads_as_itself(tmp_path):
     record = RunRecord.from_json(TEXT)
+    mean = Metric("avg", "spearman", sets=(("sts", "mini"), ("pairs", "mine")))
+    record.metrics = {mean.name: mean}
     record.hybrid = Hybrid("m", pivot=0.75)
     record.held_out = HeldOut(70, 1.0, 0.5)
     write_record(tmp_path, record)

@@ -1,4 +1,4 @@
-"""Read SentEval's files and tables of the user: scored pairs, and texts with classes.
+"""Scored pairs and texts with classes, read from SentEval's files and the user's tables.
 
 In SentEval's files only line feeds end a line, and each run of white space within a sentence
 becomes one space; the user's texts stay as they are. A missing or damaged file raises a DataError
@@ -30,7 +30,7 @@ COLUMNS = ("sentence1", "sentence2", "score")  # as sentence-transformers' data 
 HUB_SPLIT = "validation"
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 
-Row = tuple[Any, ...]  # location for errors, and cells
+LocatedRow = tuple[Any, ...]  # location for errors, and cells
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class StsPairs:
     # (pairs,): 0 to 5 for STS, 1 to 5 for SICK, any finite numbers for a user's file
     scores: NDArray[np.float64]
     name: str = "STS"  # in tables
+    kind: str = "sts"  # ``pairs``: the user's
     positive_above: float = POSITIVE_SCORE  # alignment uses the pairs with a higher score
     source: str = ""  # the user's file or hub data set
 
@@ -57,8 +58,9 @@ class StsPairs:
         """Return the metric ``spearman``, ``alignment`` or ``uniformity`` on these pairs."""
         if measure == "spearman":
             title = f"{self.name}: Spearman x 100"
-            return Metric(self.slug, measure, title, lexical="TF-IDF")
-        return Metric(self.slug, measure, f"{self.name}: {measure}", higher_is_better=False)
+            return Metric(self.slug, measure, title, self.kind, lexical="TF-IDF")
+        title = f"{self.name}: {measure}"
+        return Metric(self.slug, measure, title, self.kind, higher_is_better=False)
 
     @property
     def sentences(self) -> list[str]:
@@ -127,7 +129,7 @@ def read_lines(path: Path, encoding: str = "utf-8") -> list[tuple[str, str]]:
     return [(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
 
 
-def read_rows(path: Path, columns: Sequence[int], header: bool = False) -> list[Row]:
+def read_rows(path: Path, columns: Sequence[int], header: bool = False) -> list[LocatedRow]:
     """Return some columns of a tab-separated file with single spaces, and each row's location."""
     rows = []
     for where, line in read_lines(path)[header:]:
@@ -169,7 +171,7 @@ def read_sts_subset(inputs: Path, golds: Path) -> StsPairs:
     return scored(rows)
 
 
-def scored(rows: Iterable[Row]) -> StsPairs:
+def scored(rows: Iterable[LocatedRow]) -> StsPairs:
     """Return scored pairs from rows of (location for errors, first, second, score)."""
     firsts = []
     seconds = []
@@ -240,16 +242,16 @@ def pairs_from(rows: Any) -> StsPairs:
         return _own_pairs(located, "pairs")
 
 
-def _own_pairs(rows: Iterable[Row], name: str) -> StsPairs:
+def _own_pairs(rows: Iterable[LocatedRow], name: str) -> StsPairs:
     pairs = scored(_checked(rows))
     if len(np.unique(pairs.scores)) < 2:
         raise DataError(f"the {len(pairs)} pairs have no two different scores")
     low = float(pairs.scores.min())
     high = float(pairs.scores.max())
-    return replace(pairs, name=name, positive_above=0.8 * high + 0.2 * low)
+    return replace(pairs, name=name, kind="pairs", positive_above=0.8 * high + 0.2 * low)
 
 
-def _rows_of_table(path: str, split: str) -> Iterator[Row]:
+def _rows_of_table(path: str, split: str) -> Iterator[LocatedRow]:
     from dystress_text.io.tables import READERS, is_table, open_table  # slow to import
 
     if not is_table(path) or not (split or Path(path).is_file()):
@@ -262,7 +264,7 @@ def _rows_of_table(path: str, split: str) -> Iterator[Row]:
         yield f"row {number}", *row
 
 
-def _checked(rows: Iterable[Row]) -> Iterator[Row]:
+def _checked(rows: Iterable[LocatedRow]) -> Iterator[LocatedRow]:
     """Yield the rows; refuse empty sentences and cells that are no text."""
     for where, first, second, score in rows:
         for column, text in (("sentence1", first), ("sentence2", second)):
@@ -300,11 +302,11 @@ def read_mrpc(path: Path) -> Labelled:
     return _labelled(read_rows(path, (3, 4, 0), header=True), BINARY)
 
 
-def _latin_1(path: Path) -> list[Row]:
+def _latin_1(path: Path) -> list[LocatedRow]:
     return [(where, one_spaced(line)) for where, line in read_lines(path, "latin-1")]
 
 
-def _labelled(rows: Iterable[Row], classes: Sequence[str]) -> Labelled:
+def _labelled(rows: Iterable[LocatedRow], classes: Sequence[str]) -> Labelled:
     """Return labelled texts from rows of (location, texts, label).
 
     As in SentEval they are sorted by number of tokens, then by label, with a stable sort.
