@@ -10,8 +10,8 @@ from scipy import stats
 from sweep_runs import write_run
 
 from dystress_text.analysis import tables
-from dystress_text.analysis.choice import by_halves, end_of_range
 from dystress_text.analysis.compared_models import read_compared_models
+from dystress_text.analysis.tables import by_halves, end_of_range
 from dystress_text.evaluation.results import RESULTS, Result, append
 from dystress_text.programs.report import main
 
@@ -66,8 +66,7 @@ def figures(tau, units=slice(None)):
 
 @pytest.fixture(scope="module")
 def lines(sweep):
-    compared = read_compared_models([sweep])
-    return tables.verdict(compared, tables.compare(compared))
+    return tables.verdict(read_compared_models([sweep]))
 
 
 def test_the_best_against_the_second_and_the_models(lines):
@@ -164,7 +163,7 @@ def test_the_page_draws_the_answer(sweep, lines, capsys, monkeypatch):
             drawn[axes.get_title()] = names, [line.get_xdata() for line in axes.lines]
         return ""
 
-    monkeypatch.setattr("dystress_text.analysis.page_drawings._uri", keep)
+    monkeypatch.setattr("dystress_text.analysis.page._uri", keep)
     assert main([str(sweep), "--format=html"]) == 0
     page = html.unescape(capsys.readouterr().out)
     assert lines[0] in page

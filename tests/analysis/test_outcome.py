@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from sweep_runs import record_of
 
-from dystress_text.analysis.outcome import outcome
+from dystress_text.analysis.finished_run import outcome_lines
 from dystress_text.cli.text_table import cell
 from dystress_text.evaluation.statistics import spread
 from dystress_text.finetuning.arguments import parse
@@ -41,7 +41,7 @@ def test_gain_on_held_out_rows(gained):
         metrics={METRIC: asdict(RECALL)},
     )
     low, high = stats.norm.interval(0.95, gains.mean(), stats.sem(gains))
-    figures, line, *_, kept = outcome(found)
+    figures, line, *_, kept = outcome_lines(found)
     expected = [20.0, 20 + gains.mean(), 61.04, 1]
     assert numbers(figures.partition("untrained")[2]) == pytest.approx(expected, abs=0.01)
     expected = [gains.mean(), low, high, 80]
@@ -60,7 +60,7 @@ def test_gain_of_a_share_is_at_most_100(gain):
         held_out=asdict(compared(rows, before, 1 - before)),
         metrics={METRIC: asdict(RECALL)},
     )
-    line = outcome(found)[1]
+    line = outcome_lines(found)[1]
     mean, low, high, *_ = numbers(line.partition("trained - ")[2])
     assert mean == gain
     assert -100 <= low < high <= 100
@@ -72,7 +72,7 @@ def test_a_figure_that_rounds_to_0_has_no_sign():
         held_out={"gain": -0.04, "error": 0.001, "texts": 80},
         metrics={METRIC: asdict(RECALL)},
     )
-    assert "+0.0 (0.0 to 0.0;" in outcome(found)[1]
+    assert "+0.0 (0.0 to 0.0;" in outcome_lines(found)[1]
     assert (cell(-0.001), spread([-0.001])) == ("0.00", "0.00")
 
 
@@ -85,7 +85,7 @@ def test_best_untrained_pooler_and_lexical_baseline():
         best_step=10,
         chose="mini_sts_spearman",
     )
-    figures, behind, kept = outcome(chosen)
+    figures, behind, kept = outcome_lines(chosen)
     assert numbers(figures.partition("pooler avg")[2]) == [38.7, 30.0, 41.0, 36.8, 1]
     assert "x_ndcg@10" in behind
     assert numbers(behind) == [5.0, 6.0]
@@ -94,13 +94,13 @@ def test_best_untrained_pooler_and_lexical_baseline():
 
 def test_last_step_alone_is_measured():
     measured = {"trained": {"mini_sts_spearman": 41.0}, "chose": "mini_sts_spearman"}
-    assert numbers(outcome(record("eval_steps=0", **measured))[-1]) == [20]
-    assert len(outcome(record(trained={}))) == 2
+    assert numbers(outcome_lines(record("eval_steps=0", **measured))[-1]) == [20]
+    assert len(outcome_lines(record(trained={}))) == 2
 
 
 def test_a_run_on_text_says_what_is_shown():
     texts = [["a", "b", "c", "d"]] * 12
-    first, _ = outcome(record(trained={}, samples={"untrained": texts, "trained": texts}))
+    first, _ = outcome_lines(record(trained={}, samples={"untrained": texts, "trained": texts}))
     assert numbers(first) == [12]
     assert "metric" not in first
 

@@ -9,9 +9,9 @@ import pytest
 from sweep_runs import PRESET, a_run
 
 from dystress_text.analysis.compared_models import read_compared_models
-from dystress_text.analysis.finished_run import FinishedRun
-from dystress_text.analysis.page import leave_report, render_page
-from dystress_text.analysis.text_page import text_page
+from dystress_text.analysis.finished_run import FinishedRun, leave_report
+from dystress_text.analysis.page import render_page
+from dystress_text.analysis.tables import text_page
 from dystress_text.programs.report import main
 from dystress_text.training.run_record import RunRecord
 
@@ -39,7 +39,7 @@ def page(tmp_path_factory, galleries):
     run = a_run(tmp_path_factory.mktemp("page"), device="1 x <b>cpu</b> & more caf\udce9")
     run = run.rename(run.with_name("<script>alert(1)<script>"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dystress_text.analysis.page_drawings.galleries", galleries)
+        patch.setattr("dystress_text.analysis.page.galleries", galleries)
         return page_of(run)
 
 
@@ -103,7 +103,7 @@ def test_curve_of_a_single_run(tmp_path, monkeypatch):
         drawn[axes.get_title()] = {line.get_label(): line.get_data() for line in axes.lines}
         return ""
 
-    monkeypatch.setattr("dystress_text.analysis.page_drawings._uri", keep)
+    monkeypatch.setattr("dystress_text.analysis.page._uri", keep)
     metric = "sts_b_dev_spearman"
     run = a_run(
         tmp_path,

@@ -37,14 +37,13 @@ def sweep(tmp_path_factory):
 
 
 def verdict(folder, baseline=None):
-    runs = read_compared_models([folder], baseline, PRESETS)
-    return tables.verdict(runs, tables.compare(runs))
+    return tables.verdict(read_compared_models([folder], baseline, PRESETS))
 
 
 def rows(folder, title="STS, Spearman x 100"):
     """The rows of a table by name, each a dictionary by column."""
     compared = read_compared_models([folder], None, PRESETS)
-    (group,) = [group for group in tables.groups_of(compared.evaluated) if group.title == title]
+    (group,) = [group for group in compared.groups if group.title == title]
     lines = tables.means(compared, group)
     return {line[0]: dict(zip(lines[0], line, strict=True)) for line in lines[1:]}
 
@@ -72,7 +71,7 @@ def test_means_and_deviations(sweep):
 def test_differences_are_paired_by_seed(sweep):
     found = {
         each.name: each.difference
-        for each in tables.compare(read_compared_models([sweep], None, PRESETS))
+        for each in read_compared_models([sweep], None, PRESETS).comparisons
     }
     for name in ("sts-macl", SHIFTED):
         expected = stats.ttest_rel(FIGURES[name], FIGURES[CONSTANT])
@@ -136,7 +135,7 @@ def test_seeds_and_queries_together(tmp_path):
             run = write_run(tmp_path, name, seed, 0.0, tasks=())
             queries = random.normal(0.4 + lead, 0.2, 52)
             write_each(run, queries, str(run))
-    (found,) = tables.compare(read_compared_models([tmp_path]))
+    (found,) = read_compared_models([tmp_path]).comparisons
     assert str(found.difference).endswith("52 queries, 3 seeds, paired)")
     seeds_alone = stats.ttest_1samp(found.difference.figures, 0).confidence_interval()
     assert np.ptp(found.difference.interval) > np.ptp(tuple(seeds_alone))

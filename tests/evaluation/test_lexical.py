@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 from search_cases import make_collection
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from dystress_text.analysis.outcome import not_beaten
+from dystress_text.analysis.finished_run import baseline_lines
 from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.evaluation.lexical import LexicalBaseline
@@ -155,7 +155,7 @@ def test_runs_record_and_show_the_baseline(flags, tmp_path, capsys):
     assert mrr == pytest.approx(alone["made MRR@10"], abs=0.01)
     with_bm25 = record["untrained"]["cls"]["made_ndcg@10_with_bm25"]
     assert with_bm25 == pytest.approx(alone["made nDCG@10 with BM25"], abs=0.01)
-    for line in not_beaten(RunRecord.from_json(record)):
+    for line in baseline_lines(RunRecord.from_json(record)):
         assert line in printed
     said = "with BM25 (z-scores of each query, weight 0.5)"
     for shown in (printed, *((tmp_path / "out" / name).read_text() for name in FILES)):
