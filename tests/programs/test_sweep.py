@@ -26,8 +26,8 @@ from dystress_text.analysis.finished_run import as_folder
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import SUITES, TASKS
 from dystress_text.evaluation.results import results_in
-from dystress_text.finetuning import sweep as program
-from dystress_text.finetuning.sweep import EvaluationSet, PlannedRun, plan
+from dystress_text.programs import planned_runs as program
+from dystress_text.programs.planned_runs import EvaluationSet, PlannedRun, plan
 from dystress_text.programs.sweep import main, make_parser
 from dystress_text.programs.train import main as train
 
