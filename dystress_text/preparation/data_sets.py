@@ -21,10 +21,8 @@ class Request:
     def compare(self, name: str, source: object, found: str, expected: str) -> None:
         """Refuse data that are not the published data set, unless the user names a variant."""
         if self.variant is None and found != expected:
-            raise DataError(
-                f"{name}: expected {expected}, {str(source)!r} holds {found}; name a variant with "
-                "--variant NAME"
-            )
+            reason = f"expected {expected}, {str(source)!r} holds {found}"
+            raise DataError(f"{name}: {reason}; `variant` NAME accepts it as a variant")
 
 
 @dataclass(frozen=True)
