@@ -1,4 +1,4 @@
-"""The command line that programs for preparing data sets have in common."""
+"""The command line of the programs that prepare data sets of text and of images."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_parser(
 
 
 def absolute(path: str) -> Path:
-    """Return a path that holds in any working directory, as the manifest keeps it."""
+    """Return an absolute path, as the manifest must hold in any working directory."""
     return Path(path).expanduser().absolute()
 
 

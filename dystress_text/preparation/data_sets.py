@@ -10,7 +10,7 @@ from dystress_text.errors import DataError
 
 @dataclass(frozen=True)
 class Request:
-    """The options of the program, and the folder of prepared data."""
+    """The options of the program, and the root folder of prepared data."""
 
     root: Path
     source: Path | None = None

@@ -116,7 +116,7 @@ class PlannedRun:
             yield [*_program("evaluate"), *model, *output, *self.suite, *missing]
 
     def is_trained(self) -> bool:
-        """Return whether the folder contains this run, finished.
+        """Return whether the folder contains this run and it has finished.
 
         Raises:
             UserError: the folder contains a run with other settings, data or base model.
