@@ -95,15 +95,21 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or bool(torch_failed)
 
 
+def new_name(word: str, known: Iterable[str]) -> str | None:
+    """Return the known name for a name of 0.2 or of another program; None if there is none."""
+    other = OTHER_NAMES.get(word.lstrip("-").replace("-", "_").lower())
+    return next((name for name in known if name.lstrip("-") == other), None)
+
+
 def meant(word: str, known: Iterable[str]) -> str:
     """Return ``(did you mean ...?)`` for a misspelled name, else "".
 
     Only close spellings count: ``do_train`` does not suggest ``mlp_only_train``.
     """
+    other = new_name(word, known)
+    if other is not None:
+        return f" (here it is {other})"
     plain = {re.sub(r"[\W_]", "", name).lower(): name for name in known}
-    other = OTHER_NAMES.get(word.lstrip("-").replace("-", "_").lower(), "").replace("_", "")
-    if other in plain:
-        return f" (here it is {plain[other]})"
     near = difflib.get_close_matches(re.sub(r"[\W_]", "", word).lower(), plain, 1, 0.8)
     return f" (did you mean {plain[near[0]]}?)" if near else ""
 

@@ -220,19 +220,19 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True, scope="session")
 def galleries(tmp_path_factory):
     """Give the tests a cache of their own, and pages without pictures, which take seconds."""
-    from dystress_text.analysis import page_drawings
+    from dystress_text.analysis import page
 
-    whole = page_drawings.galleries
+    whole = page.galleries
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DYSTRESS_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(page_drawings, "galleries", lambda runs: [])
+        patch.setattr(page, "galleries", lambda runs: [])
         yield whole
 
 
 @pytest.fixture
 def with_pictures(galleries, monkeypatch):
     """Draw the pictures of pages in a test."""
-    monkeypatch.setattr("dystress_text.analysis.page_drawings.galleries", galleries)
+    monkeypatch.setattr("dystress_text.analysis.page.galleries", galleries)
 
 
 @pytest.fixture

@@ -1,267 +1,58 @@
-"""Tables that compare runs: mean and standard deviation over seeds, and paired differences."""
+"""Show what a report compares: tables and the answer as text, and the page of text runs.
+
+Tables have mean and standard deviation over seeds, and paired differences. The answer names the
+best configuration, and says whether it lies at the end of the range that was tried and whether its
+figure is inflated by the choice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, groupby
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from dystress_text.analysis.choice import by_halves, end_of_range
-from dystress_text.analysis.compared_models import TRAINING, ComparedModels, ComparedRun, Evaluated
-from dystress_text.analysis.finished_run import differing
-from dystress_text.analysis.outcome import Table
-from dystress_text.cli import text_table
-from dystress_text.errors import UserError
-from dystress_text.evaluation.catalogue import GROUPS, SUITES, FiguresByTask, average
-from dystress_text.evaluation.results import Result
-from dystress_text.evaluation.retrieval import FUSION, WITH_BM25
-from dystress_text.evaluation.statistics import (
-    Estimate,
-    average_of,
-    over_seeds,
-    spread,
+import numpy as np
+
+from dystress_text.analysis.compared_models import (
+    TRAINING,
+    Column,
+    ComparedModels,
+    ComparedRun,
+    Comparison,
+    Group,
+    measured_differently,
 )
+from dystress_text.analysis.finished_run import differing_keys
+from dystress_text.cli import text_table
+from dystress_text.cli.extras import require
+from dystress_text.cli.text_table import TextTable
+from dystress_text.errors import UserError
+from dystress_text.evaluation.cosines import MOST_SENTENCES, random_pairs_table
+from dystress_text.evaluation.lexical import describe_lexical
+from dystress_text.evaluation.results import Result
+from dystress_text.evaluation.retrieval import FUSION
+from dystress_text.evaluation.statistics import spread
+from dystress_text.evaluation.sts import spearman
+from dystress_text.training.run_record import RunRecord
 
-_TITLES = {
-    TRAINING: "Development set, by the model that was kept",
-    "retrieval": "Search x 100",
-    "pairs": "Own pairs, Spearman x 100",
-}
 _STYLES = {  # the heading of a table, and the prefix of a note
     "text": ("{}\n\n", ""),
     "markdown": ("## {}\n\n", "- "),
     "latex": ("% {}\n", "% "),
 }
-_NO_COMPARISON = "No comparison on a test set: dystress evaluate --model FOLDER measures test sets"
+_NO_COMPARISON = "No comparison on a test set: dystress evaluate measures test sets"
 _STATISTICS = (
     "±: standard deviation over seeds. Intervals: 95 %, over queries or pairs, and over seeds if "
     "there are several. Each stands alone: of 20 that should contain 0, one does not."
 )
-Seed = int | None  # None: a model without a run
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column that is compared: an average, or a main figure.
-
-    Attributes:
-        group: where the figures are stored, such as ``senteval/sts``.
-        name: the heading of the column.
-        title: the title of the table.
-        tasks: the tasks that the column averages, or the task that it shows.
-    """
-
-    group: str
-    name: str
-    title: str
-    tasks: Sequence[str]
-
-    @property
-    def where(self) -> str:
-        """What messages call the column."""
-        return f"{self.name} ({self.title})"
-
-    def results(self, models: Iterable[Evaluated]) -> list[Result]:
-        """Return the results from which the column is computed, for all models."""
-        found = [model.results.get(self.group, {}) for model in models]
-        return [each[task] for each in found for task in self.tasks if task in each]
-
-    def estimates(self, models: Mapping[Seed, Evaluated]) -> dict[Seed, Estimate]:
-        """Return the finite figures by seed, with the resamples for intervals."""
-        found = {}
-        for seed, model in models.items():
-            known = [each.estimate for each in self.results([model])]
-            finite = [each for each in known if each is not None]
-            if len(finite) == len(self.tasks):
-                found[seed] = average_of(finite)
-        return found
-
-
-@dataclass(frozen=True)
-class Group:
-    """The columns of a table.
-
-    Attributes:
-        key: where the figures are stored, such as ``senteval/sts``.
-        title: the title of the table.
-        tasks: the tasks, in the order of the columns.
-        mean: the column with the average of the tasks; "" for none.
-        compared: the columns to compare: the average, or the main figures; in search of one metric.
-        fused: whether a column shows a model's ranking combined with that of BM25.
-    """
-
-    key: str
-    title: str
-    tasks: Sequence[str]
-    mean: str = ""
-    compared: Sequence[Column] = ()
-    fused: bool = False
-
-    def row(self, model: Evaluated) -> FiguresByTask:
-        """Return the figures of a model, column by column."""
-        figures = model.figures.get(self.key, {})
-        row: FiguresByTask = {task: figures.get(task) for task in self.tasks}
-        if self.mean:
-            row[self.mean] = average(row)
-        return row
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A configuration or model compared with another one in one column.
-
-    Attributes:
-        column: the column of a table.
-        name: the configuration or model.
-        baseline: the configuration or model that it is compared with.
-        difference: the difference, paired by query or pair, and by seed.
-        obstacle: why the two cannot be compared; "" if they can.
-    """
-
-    column: Column
-    name: str
-    baseline: str
-    difference: Estimate
-    obstacle: str = ""
-
-    def summary(self) -> str:
-        """Return the difference with its interval, or the obstacle."""
-        names = f"{self.name} - {self.baseline}"
-        if self.obstacle:
-            return f"{names} not compared: {self.obstacle}"
-        return f"{names}: {self.difference}"
-
-
-def groups_of(models: Sequence[Evaluated]) -> list[Group]:
-    """Return the tables for which models have figures."""
-    tasks: dict[str, dict[str, None]] = {}
-    for model in models:
-        for key, row in model.figures.items():
-            tasks.setdefault(key, {}).update(dict.fromkeys(row))
-    groups = []
-    for key, names in tasks.items():
-        results = [model.results.get(key, {}) for model in models]
-        if names:
-            groups.append(_group(key, list(names), results))
-    return groups
-
-
-def _group(key: str, tasks: list[str], results: Sequence[Mapping[str, Result]]) -> Group:
-    """Return the table with a key; ``results`` has for each model its results by main column."""
-    suite, _, kind = key.partition("/")
-    try:
-        if not kind:
-            title = _TITLES[key]
-            main = [Column(key, task, title, [task]) for task in dict.fromkeys(chain(*results))]
-            fused = any(WITH_BM25 in each.figures for found in results for each in found.values())
-            return Group(key, title, tasks, compared=main, fused=fused)
-        published = [task.name for task in SUITES[suite][kind]]
-        tasks.sort(key=published.index)
-    except (KeyError, ValueError) as error:  # results of another version
-        raise UserError(f"results of unknown sets: {key}, {', '.join(tasks)}") from error
-    title = GROUPS[kind] if suite == "senteval" else f"{GROUPS[kind]}, {suite} suite"
-    mean = "avg" if tasks == published else f"avg of {len(tasks)}"
-    return Group(key, title, tasks, mean, [Column(key, mean, title, tasks)])
-
-
-def compare(compared: ComparedModels) -> list[Comparison]:
-    """Compare each configuration with the baseline and all models; without runs, the models.
-
-    Development sets are left out, as they selected the checkpoint.
-    """
-    references = [model.name for model in compared.models if model.is_reference]
-    names = [model.name for model in compared.models if not model.is_reference]
-    if compared.configurations:
-        references = names + references
-        names = list(compared.configurations)
-    subtracted = dict.fromkeys([compared.baseline, *references])
-    pairs = [(name, other) for other in subtracted for name in names if name != other]
-    found = []
-    for column in _compared_columns(compared):
-        for name, other in pairs:
-            found += _comparison(compared, column, name, other)
-    return found
-
-
-def _comparison(
-    compared: ComparedModels, column: Column, name: str, other: str
-) -> list[Comparison]:
-    """Return the comparison of two names in a column; [] without figures of a common seed."""
-    ours, theirs = (column.estimates(compared.by_seed(each)) for each in (name, other))
-    if None not in ours and None not in theirs:  # paired by seed
-        ours = {seed: each for seed, each in ours.items() if seed in theirs}
-        theirs = {seed: theirs[seed] for seed in ours}
-    if not ours or not theirs:
-        return []
-    difference = over_seeds([*ours.values()]) - over_seeds([*theirs.values()])
-    obstacle = _obstacle(compared, column, (name, other))
-    return [Comparison(column, name, other, difference, obstacle)]
-
-
-def estimates_of(compared: ComparedModels) -> dict[str, dict[str, Estimate]]:
-    """Return the figures in each compared column, by configuration and model."""
-    return {each.where: _estimates(compared, each) for each in _compared_columns(compared)}
-
-
-def _estimates(compared: ComparedModels, column: Column) -> dict[str, Estimate]:
-    """Return the figures in a column, by configuration and model."""
-    found = {}
-    for name in [*compared.configurations, *(model.name for model in compared.models)]:
-        estimates = column.estimates(compared.by_seed(name))
-        if estimates:
-            found[name] = over_seeds([*estimates.values()])
-    return found
-
-
-def _compared_columns(compared: ComparedModels) -> list[Column]:
-    """Return the columns to compare; the development sets of training have none."""
-    return [column for group in groups_of(compared.evaluated) for column in group.compared]
-
-
-def _obstacle(compared: ComparedModels, column: Column, names: Sequence[str]) -> str:
-    """Return why two of the names cannot be compared; "" if they can."""
-    runs = [run for name in names for run in compared.configurations.get(name, [])]
-    selected = []
-    for task in column.tasks:
-        if any(run.selected_on(column.group, task) for run in runs):
-            selected.append(task)
-    if selected:
-        return f"{', '.join(selected)} selected the checkpoint"
-    models = [model for name in names for model in compared.by_seed(name).values()]
-    return _unlike(column.group, column.tasks, models)
-
-
-def _unlike(group: str, tasks: Sequence[str], models: Sequence[Evaluated]) -> str:
-    """Describe the tasks that were measured in different ways; "" if there are none."""
-    parts = []
-    for task in tasks:
-        ways = {model.ways.get(group, {}).get(task, "") for model in models} - {""}
-        if len(ways) > 1:
-            parts.append(f"{task} ({' or '.join(sorted(ways))})")
-    return f"measured differently: {'; '.join(parts)}" if parts else ""
-
-
-def means(compared: ComparedModels, group: Group) -> Table:
-    """Return the figures of each model, then mean and standard deviation of each configuration."""
-    columns = list(filter(None, (*group.tasks, group.mean)))
-    lines = [["", *columns]]
-    for model in compared.models:
-        if group.key in model.figures:
-            lines.append([model.name, *map(text_table.cell, group.row(model).values())])
-    for name, runs in compared.configurations.items():
-        seeds = "1 seed" if len(runs) == 1 else f"{len(runs)} seeds"
-        lines.append([f"{name}, {seeds}", *(_cell(group, runs, column) for column in columns)])
-    return lines
-
-
-def _cell(group: Group, runs: Sequence[ComparedRun], column: str) -> str:
-    figures = [group.row(run.evaluated)[column] for run in runs]
-    known = [figure for figure in figures if figure is not None]
-    if not known:
-        return "missing"
-    cell = spread(known)
-    return cell if len(known) == len(runs) else f"{cell} ({len(known)} of {len(runs)})"
+_NEAREST = (
+    f"nearest texts: by cosine, among all distinct texts, or {MOST_SENTENCES:,} drawn from more; "
+    "long ones are cut, and no_samples leaves them out"
+)
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
+_FEWEST = 10  # queries or pairs, five in each half
 
 
 def render(compared: ComparedModels, style: str) -> str:
@@ -272,25 +63,89 @@ def render(compared: ComparedModels, style: str) -> str:
         style: ``text``, ``markdown`` or ``latex``.
     """
     heading, note = _STYLES[style]
-    comparisons = compare(compared)
-    parts = ["\n".join(note + line for line in verdict(compared, comparisons))]
-    for group in groups_of(compared.evaluated):
+    parts = ["\n".join(note + line for line in verdict(compared))]
+    for group in compared.groups:
         table = text_table.lay_out(means(compared, group), style)
         parts.append(heading.format(group.title) + table)
         parts.append("\n".join(note + line for line in _intervals(compared, group)))
-    parts.append("\n".join(note + line for line in notes_of(compared, comparisons)))
+    parts.append("\n".join(note + line for line in notes_of(compared)))
     return "\n\n".join(filter(None, parts))
 
 
 def render_evaluation(compared: ComparedModels) -> str:
     """Return the tables of models that were evaluated together, each followed by its intervals."""
-    comparisons = compare(compared)
     lines = []
-    for group in groups_of(compared.models):
+    for group in compared.groups:
         lines.append("\n" + text_table.lay_out(means(compared, group)))
         lines += [FUSION] if group.fused else []
-        lines += _intervals(compared, group, comparisons)
+        lines += _intervals(compared, group, compared.comparisons)
     return "\n".join(lines)
+
+
+def text_page(compared: ComparedModels) -> str:
+    """Return the page of one or several text runs as HTML.
+
+    Raises:
+        UserError: there is no run, or the extra ``plots`` is not installed.
+    """
+    runs = compared.runs
+    if not runs:
+        raise UserError("an HTML page needs a run: `format` text shows the figures of models")
+    require("plots", "a page")
+    from dystress_text.analysis.page import render_page
+
+    groups = compared.groups
+    if len(runs) == 1:  # the page has its own table of that
+        groups = [group for group in groups if group.key != TRAINING]
+    tables = [(group.title, means(compared, group)) for group in groups]
+    notes = []
+    if len(runs) == 1:
+        record = runs[0].record
+        if record.document_row:
+            notes.append("search: encode documents with encode_document, queries with encode_query")
+        tables.append(("Similarity of random pairs", random_pairs_table(record.random_pairs)))
+        tables.append(("Texts and the nearest three of each", _nearest_texts(record)))
+        if record.samples:
+            notes.append(_NEAREST)
+    notes += notes_of(compared)
+    for words in dict.fromkeys(run.record.lexical_words for run in runs if run.record.lexical):
+        notes.append(f"lexical: {describe_lexical(words or 'words')}")
+    estimates = {}
+    if len(runs) > 1:
+        estimates = {each.full_name: compared.estimates(each) for each in compared.columns}
+    return render_page(runs, tables, notes, verdict(compared), estimates)
+
+
+def _nearest_texts(record: RunRecord) -> TextTable:
+    """Return a line for each sample: the text, and its nearest texts by each model."""
+    lines = [["text", *record.samples]]
+    for by_model in zip(*record.samples.values(), strict=True):
+        nearest = ["\n\n".join(others) for _, *others in by_model]
+        lines.append([by_model[0][0], *nearest])
+    return lines
+
+
+def means(compared: ComparedModels, group: Group) -> TextTable:
+    """Return the figures of each model, then mean and standard deviation of each configuration."""
+    columns = list(filter(None, (*group.tasks, group.mean)))
+    lines = [["", *columns]]
+    for model in compared.models:
+        if group.key in model.figures:
+            lines.append([model.name, *map(text_table.cell, group.row(model).values())])
+    for name, runs in compared.configurations.items():
+        seeds = "1 seed" if len(runs) == 1 else f"{len(runs)} seeds"
+        lines.append([f"{name}, {seeds}", *(_mean_cell(group, runs, column) for column in columns)])
+    return lines
+
+
+def _mean_cell(group: Group, runs: Sequence[ComparedRun], column: str) -> str:
+    """Return mean and deviation, and the number of runs with a figure if some have none."""
+    figures = [group.row(run.evaluated)[column] for run in runs]
+    known = [figure for figure in figures if figure is not None]
+    if not known:
+        return "missing"
+    cell = spread(known)
+    return cell if len(known) == len(runs) else f"{cell} ({len(known)} of {len(runs)})"
 
 
 def _intervals(
@@ -299,41 +154,44 @@ def _intervals(
     """Return the intervals of a table's main figures, then of their differences."""
     lines = []
     for column in group.compared:
-        figures = _estimates(compared, column).items()
-        found = [f"{name}: {each}" for name, each in figures if each.interval is not None]
-        differences = [each for each in comparisons if each.column == column]
-        found += [each.summary() for each in differences if each.difference.interval is not None]
-        if found:
-            lines += [f"95 % intervals, {column.name}:", *found]
+        estimates = compared.estimates(column).items()
+        intervals = [f"{name}: {each}" for name, each in estimates if each.interval is not None]
+        for each in comparisons:
+            if each.column == column and each.difference.interval is not None:
+                intervals.append(each.summary())
+        if intervals:
+            lines += [f"95 % intervals, {column.name}:", *intervals]
     return lines
 
 
-def verdict(compared: ComparedModels, comparisons: Sequence[Comparison]) -> list[str]:
-    """Return the best configuration of each column, and all differences."""
+def verdict(compared: ComparedModels) -> list[str]:
+    """Describe the best configuration of each column, and all differences."""
     lines = []
     several = len(compared.configurations) > 1
-    if several and all(each.obstacle for each in comparisons):
+    if several and all(each.obstacle for each in compared.comparisons):
         lines.append(_NO_COMPARISON)
-    for column, found in groupby(comparisons, lambda each: each.column):
-        lines += _answer(compared, column, list(found))
+    for column, comparisons in groupby(compared.comparisons, lambda each: each.column):
+        lines += _answer(compared, column, list(comparisons))
     first = [runs[0].settings for runs in compared.configurations.values()]
-    others = [name for name in differing(first) if name != "loss"] if several else []
+    others = [name for name in differing_keys(first) if name != "loss"] if several else []
     if others:
         lines.append(f"Other settings that differ: {', '.join(others)}")
     return lines
 
 
-def _answer(compared: ComparedModels, column: Column, found: Sequence[Comparison]) -> list[str]:
+def _answer(
+    compared: ComparedModels, column: Column, comparisons: Sequence[Comparison]
+) -> list[str]:
     """Compare the best configuration with the second and the models, then list the others."""
-    where = column.where
-    pairs = {(each.name, each.baseline) for each in found if not each.obstacle}
+    where = column.full_name
+    pairs = {(each.name, each.baseline) for each in comparisons if not each.obstacle}
     names = {name for pair in pairs if {*pair} <= {*compared.configurations} for name in pair}
     if not names:
-        return [f"{where}: {each.summary()}" for each in found]
-    estimates = _estimates(compared, column)
+        return [f"{where}: {each.summary()}" for each in comparisons]
+    estimates = compared.estimates(column)
     best, second, *_ = sorted(names, key=lambda name: (-estimates[name].mean, name))
     answer = f"Of the trained models {best} scores highest on {where}: {estimates[best]}"
-    for lead in _comparison(compared, column, best, second):
+    for lead in compared.compare(column, best, second):
         answer += f"; {lead.summary()}"
         if lead.difference.interval is not None:
             low, high = lead.difference.interval
@@ -343,13 +201,15 @@ def _answer(compared: ComparedModels, column: Column, found: Sequence[Comparison
     results = {name: column.results(compared.by_seed(name).values()) for name in names}
     about = [*end_of_range(settings, best), *by_halves(results)]
     # of the others only the differences from the baseline
-    rest = [each for each in found if best in (each.name, each.baseline)]
-    rest += [each for each in found if each not in rest and each.baseline == compared.baseline]
+    rest = [each for each in comparisons if best in (each.name, each.baseline)]
+    for each in comparisons:
+        if each not in rest and each.baseline == compared.baseline:
+            rest.append(each)
     about += [each.summary() for each in rest if {each.name, each.baseline} != {best, second}]
     return [f"{answer}.", *(f"{where}: {line}" for line in about)]
 
 
-def notes_of(compared: ComparedModels, comparisons: Sequence[Comparison]) -> list[str]:
+def notes_of(compared: ComparedModels) -> list[str]:
     """Return notes below the tables: setups, data variants, and figures that cannot be compared."""
     setups: dict[str, list[str]] = {}
     for name, runs in compared.configurations.items():
@@ -357,13 +217,13 @@ def notes_of(compared: ComparedModels, comparisons: Sequence[Comparison]) -> lis
     notes = [f"Setup of {', '.join(names)}: {setup}" for setup, names in setups.items()]
     variants = {variant for each in compared.evaluated for variant in each.variants}
     notes += [f"Variant of the published data: {variant}" for variant in sorted(variants)]
-    for group in groups_of(compared.evaluated):
-        notes.append(_unlike(group.key, group.tasks, compared.evaluated))
+    for group in compared.groups:
+        notes.append(measured_differently(group.key, group.tasks, compared.evaluated))
         if group.fused:
             notes.append(FUSION)
-    if comparisons:
-        notes.append(f"Compared with {compared.baseline}; --baseline names another")
-    if any(each.difference.interval is not None for each in comparisons):
+    if compared.comparisons:
+        notes.append(f"Compared with {compared.baseline}; another baseline can be named")
+    if any(each.difference.interval is not None for each in compared.comparisons):
         notes.append(_STATISTICS)
     if compared.unfinished:
         notes.append(f"Excluded, not finished: {', '.join(compared.unfinished)}")
@@ -380,3 +240,64 @@ def _setup(run: ComparedRun) -> str:
         f"learning rate {settings['learning_rate']:g}, {corpus['sentences']:,} sentences "
         f"(sha256 {corpus['sha256'][:12]}), {run.record.device}"
     )
+
+
+def end_of_range(settings: Mapping[str, Mapping[str, Any]], best: str) -> list[str]:
+    """Say if the best configuration has the largest or smallest value that was tried, else [].
+
+    Args:
+        settings: the settings of each configuration. If they differ in anything but one number,
+            nothing is said.
+        best: a configuration.
+    """
+    varied = differing_keys(list(settings.values()))
+    texts = {
+        name: ", ".join(str(each.get(key)) for key in varied) for name, each in settings.items()
+    }
+    if len({_NUMBER.sub("", text) for text in texts.values()}) > 1:
+        return []
+    numbers = np.array([[float(each) for each in _NUMBER.findall(text)] for text in texts.values()])
+    (columns,) = np.nonzero((numbers != numbers[0]).any(0))
+    if len(columns) != 1:
+        return []
+    values = dict(zip(texts, numbers[:, columns[0]], strict=True))
+    lines = []
+    for end, extreme in (("largest", max), ("smallest", min)):
+        if values[best] == extreme(values.values()):
+            lines.append(f"{best} has the {end} value that was tried, {values[best]:g}")
+    return lines
+
+
+def by_halves(results: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Return a line with the best figure, measured on queries or pairs that did not choose it.
+
+    Return [] if there are fewer than ten of them, or if all scores of a half are equal.
+
+    Args:
+        results: the results of each configuration, for all seeds and tasks.
+    """
+    units = [each.each.get("model", ()) for several in results.values() for each in several]
+    if min(map(len, units)) < _FEWEST:
+        return []
+    halves = [
+        {
+            name: float(np.mean([_on_half(each, half) for each in several]))
+            for name, several in results.items()
+        }
+        for half in (0, 1)
+    ]
+    if not np.isfinite([figure for figures in halves for figure in figures.values()]).all():
+        return []
+    chosen = [max(figures, key=lambda name: figures[name]) for figures in halves]
+    figure = (halves[1][chosen[0]] + halves[0][chosen[1]]) / 2
+    names = " and ".join(dict.fromkeys(chosen))
+    return [f"{figure:.1f} if chosen on one half and measured on the other, both ways ({names})"]
+
+
+def _on_half(result: Result, half: int) -> float:
+    """Return the figure x 100 on every second query or pair, in a fixed random order."""
+    values = np.array(result.each["model"])
+    units = np.random.default_rng(0).permutation(len(values))[half::2]
+    if "scores" in result.each:
+        return spearman(values[units], np.array(result.each["scores"])[units])
+    return 100 * float(values[units].mean())

@@ -19,6 +19,7 @@ from dystress_text.errors import (
     UserError,
     is_out_of_memory,
     meant,
+    new_name,
     reason_of,
 )
 
@@ -31,8 +32,8 @@ Main = Callable[..., int]  # takes argv, by default that of the process
 class OneLineParser(argparse.ArgumentParser):
     """A parser with one-line errors that prints its description as it is written.
 
-    Options cannot be abbreviated; dashes in their names count as underscores. The ``epilog`` is
-    also appended to the error about unknown options.
+    Options cannot be abbreviated; dashes in their names count as underscores. The ``epilog`` also
+    ends the error about unknown options, unless these are former names of options.
     """
 
     def __init__(self, prog: str, description: str | None = None, **more: Any) -> None:
@@ -61,10 +62,12 @@ class OneLineParser(argparse.ArgumentParser):
             if option in known:
                 argv[i] = f"{option}{equals}{value}"
             elif " " not in argument:  # with a space it is a value
-                unknown.append(name + meant(name, shown))
+                unknown.append(name)
         if unknown:
-            more = f"; {self.epilog}" if self.epilog else ""
-            raise UserError(f"unknown option {', '.join(unknown)} (see --help){more}")
+            named = ", ".join(name + meant(name, shown) for name in unknown)
+            is_former = all(new_name(name, shown) for name in unknown)
+            more = f"; {self.epilog}" if self.epilog and not is_former else ""
+            raise UserError(f"unknown option {named} (see --help){more}")
         parsed, rest = super().parse_known_args(argv, namespace)
         if hasattr(parsed, "local_rank"):
             del parsed.local_rank

@@ -36,10 +36,10 @@ def option(
     """Return a field of a dataclass that is an option of a program.
 
     Args:
-        default: the value if the option is not given; ``MISSING`` for one that must be given.
+        default: the value without the option; ``MISSING`` for an option that is required.
         help: the text for ``--help``.
         interval: the interval of valid numbers, such as ``[0, 1)``; None is always valid.
-        needs: another option that must be given too, unless this one has its default.
+        needs: another option that this one requires, unless this one has its default value.
         **more: further arguments of argparse's ``add_argument``, such as ``choices``.
     """
     metadata = {"help": help, "interval": interval, "needs": needs, **more}
@@ -69,7 +69,7 @@ def check_options(settings: Any) -> None:
 
 
 def check_names(option: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Reject unknown names in one error, which suggests the name that was probably meant."""
+    """Reject all unknown names in one error, which suggests a close name for each."""
     unknown = [f"{name!r}{meant(name, known)}" for name in names if name not in known]
     if unknown:
         raise ParameterError(option, f"unknown: {', '.join(unknown)}; known are {', '.join(known)}")

@@ -110,7 +110,7 @@ class Program:
 
 
 def _objective(wanted: object, tau: float | None) -> Objective:
-    """Return the loss, at a constant temperature if one is given."""
+    """Parse the loss, and set its temperature to the constant ``tau`` if there is one."""
     from dystress_text.losses.objectives import Objective, parse_loss
     from dystress_text.losses.registry import LossError
 
@@ -132,7 +132,7 @@ def _objective(wanted: object, tau: float | None) -> Objective:
 
 
 class _Help(argparse.Action):
-    """Print the help with the values of the preset as defaults; ``const`` is the program."""
+    """Print the help, with the preset's values as defaults. ``const`` is the program."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: object, *_: object

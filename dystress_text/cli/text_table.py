@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import tabulate
 
+TextTable = list[list[str]]  # lines of cells, the header first
 FORMATS = ("text", "markdown", "latex")
 _TABULATE = {"text": "plain", "markdown": "pipe", "latex": "latex_booktabs", "html": "html"}
 
 
 def lay_out(lines: Sequence[Sequence[str]], style: str = "text") -> str:
-    """Format lines of cells as a table with a header, its first column left-aligned.
+    """Format lines of cells, the header first, as a table whose first column is left-aligned.
 
-    In plain text a header that is wider than the cells below it is broken into several lines.
+    In plain text, headers wider than 16 characters are broken into several lines.
     """
     widths = [16] * len(lines[0]) if style == "text" else None
     align = ["left", *("right" for _ in lines[0][1:])]

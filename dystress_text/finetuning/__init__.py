@@ -1,1 +1,1 @@
-"""Fine-tuning on text: settings, training text, initial model, task, measurements and sweeps."""
+"""Fine-tuning on text: settings, training text, initial model, task and measurements."""

@@ -14,10 +14,15 @@ from accelerate.utils import set_seed
 from sentence_transformers.base.evaluation import SentenceEvaluator
 
 from dystress_text.analysis.compared_models import compared_models_of
-from dystress_text.analysis.finished_run import FinishedRun
-from dystress_text.analysis.outcome import collapse, held_out, not_beaten, results
-from dystress_text.analysis.page import leave_report
-from dystress_text.analysis.text_page import text_page
+from dystress_text.analysis.finished_run import (
+    FinishedRun,
+    baseline_lines,
+    collapse_lines,
+    held_out_lines,
+    leave_report,
+    results_table,
+)
+from dystress_text.analysis.tables import text_page
 from dystress_text.cli.progress import OUTPUT
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError
@@ -256,8 +261,8 @@ def _publish(settings: FineTuningSettings, trainer: Trainer, measures: Measureme
     )
     OUTPUT.info(speed)
     if record.trained:
-        OUTPUT.info(f"\n{lay_out(results(record))}")
-    for line in [*held_out(record), *not_beaten(record), *collapse(record)]:
+        OUTPUT.info(f"\n{lay_out(results_table(record))}")
+    for line in [*held_out_lines(record), *baseline_lines(record), *collapse_lines(record)]:
         OUTPUT.info(line)
     write_card(output, record, model)
     run = FinishedRun(output, record)

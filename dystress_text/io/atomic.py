@@ -102,7 +102,7 @@ def write_bytes(file: Path, content: bytes) -> None:
 
 @contextmanager
 def _os_errors() -> Iterator[None]:
-    """Raise the OSError that a library in Rust reports as text, such as for a full disk."""
+    """Turn the errors of libraries in Rust, which tell an OSError as text, into that OSError."""
     try:
         yield
     except Exception as error:  # tokenizers raises no subclass
@@ -140,10 +140,7 @@ def recover(final: Path) -> None:
 
 @contextmanager
 def atomic_files(folder: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder.
-
-    At the end its files replace those of the same names in ``folder``.
-    """
+    """Yield a temporary folder, whose files then replace those of the same names in ``folder``."""
     target = Path(folder)
     staging = target / MODEL_STAGING
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed program

@@ -47,7 +47,7 @@ def hub_reachable() -> bool:
 
 
 def model_file(name: str, file: str) -> Path | None:
-    """Return the path of a model's file, local or from the hub; None if the model has no such file.
+    """Return the path of a model's file, here or from the hub; None if the model has no such file.
 
     Raises:
         UserError: no model has this name.
@@ -76,11 +76,11 @@ def model_file(name: str, file: str) -> Path | None:
 
 
 def published_file(filename: str, then: Callable[[str], R], otherwise: str) -> R:
-    """Read a file of the published data sets with ``then``, from the hub or its cache.
+    """Call ``then`` with the path of a file of the published data sets, from the hub or its cache.
 
     Raises:
-        UserError: the file cannot be read. The message begins with ``otherwise``, which tells what
-            else to do.
+        UserError: the file cannot be read. The message begins with ``otherwise``, which says what
+            else the user can do.
     """
     from huggingface_hub import hf_hub_download
 

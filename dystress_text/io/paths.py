@@ -42,19 +42,19 @@ def model_path(name: str) -> str:
 
 
 def model_name(path: str) -> str:
-    """Return the name of the package's model if this is its folder, else the path.
+    """Return ``bert-mini-wiki`` for the folder of the package's model, else the path.
 
-    So results are never written into the package.
+    Thus results are never written into the package.
     """
     return EMBEDDED_MODEL if Path(path).resolve() == EMBEDDED / EMBEDDED_MODEL else path
 
 
 def distinct_names(contents: Mapping[K, tuple[str, str | None]]) -> dict[K, str]:
-    """Return by key the shortest end of each path that differs from those of all others.
+    """Map each key to the shortest end of its path that no other path has.
 
     Args:
-        contents: paths and checksums by key. If contents with one path differ, the checksum
-            precedes it.
+        contents: path and checksum by key. The checksum is part of the name where two contents have
+            one path.
     """
     ends = {}
     for key, (path, checksum) in contents.items():

@@ -1,4 +1,4 @@
-"""Manifests: descriptions of prepared data, in their folders."""
+"""The manifest in a folder of prepared data: its source, variant and counts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest of the data in ``folder``; None without one."""
+    """Return the manifest in a folder; None if there is none."""
     try:
         values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         values.pop("files", None)  # of 0.2

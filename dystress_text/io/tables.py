@@ -63,7 +63,7 @@ class Table:
 
 
 def is_table(source: str) -> bool:
-    """Return whether a source is a table (by its extension) or a data set on the hub."""
+    """Return whether a source is a file with a table's extension, or a data set on the hub."""
     return ending_of(source) in READERS or is_hub_name(source)
 
 
@@ -88,7 +88,7 @@ def open_table(source: str, split: str = "train") -> Table:
 
 
 def dataset_table(data: Dataset, source: str) -> Table:
-    """Return a ``datasets.Dataset`` as a table, with its transform and format applied."""
+    """Return a ``datasets.Dataset`` as a table; its transform and format apply."""
     names = data.format["columns"]
     if data.format["output_all_columns"]:
         names = data.column_names

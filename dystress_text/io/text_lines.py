@@ -1,4 +1,4 @@
-"""Read texts with a sentence on each line in bounded memory, and count skipped lines."""
+"""Read texts of one sentence a line in bounded memory, and count the lines that are skipped."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def is_blank(text: str) -> bool:
 
 
 def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a stream, of which a byte order mark is removed.
+    """Yield the lines of a stream without its byte order mark.
 
-    Long lines are truncated to ``MAX_LINE_BYTES`` + 1 bytes, which is still too long for readers.
+    A longer line is cut to ``MAX_LINE_BYTES`` + 1 bytes, so that readers still find it too long.
     """
     if stream.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
         stream.seek(0)
@@ -146,8 +146,5 @@ def ending_of(source: str | Path) -> str:
 
 
 def open_text(path: Path) -> BinaryIO:
-    """Open a file, which is decompressed according to its extension.
-
-    Reading may raise ``UNPACK_ERRORS``.
-    """
+    """Open a file, decompressed according to its extension; reading may raise ``UNPACK_ERRORS``."""
     return cast(BinaryIO, OPENERS.get(path.suffix.lower(), open)(path, "rb"))

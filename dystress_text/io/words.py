@@ -108,7 +108,7 @@ class WordReader:
 
 
 def reader_for(language: str | None, texts: Sequence[str]) -> WordReader:
-    """Return the reader for a language, which may be detected from texts.
+    """Return the reader for a language, or for the language that texts are in.
 
     Args:
         language: one of ``LANGUAGES``, or ``none``; None to detect it.
@@ -122,9 +122,8 @@ def reader_for(language: str | None, texts: Sequence[str]) -> WordReader:
 def language_of(texts: Iterable[str]) -> str | None:
     """Return the language whose stop words are most frequent in texts.
 
-    Return None if fewer than a tenth of the words are stop words of one language. In a long text a
-    single word counts as at most a fiftieth of all words: "on" is as frequent in Finnish as in
-    French.
+    Return None if these are fewer than a tenth of all words. In a long text a single word counts as
+    at most a fiftieth of all words: "on" is as frequent in Finnish as in French.
     """
     reader = WordReader(None)
     counts: Counter[str] = Counter()

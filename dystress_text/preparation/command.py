@@ -1,4 +1,4 @@
-"""The command line that programs for preparing data sets have in common."""
+"""The command line of the programs that prepare data sets of text and of images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from dystress_text.cli.command_line import OneLineParser
+from dystress_text.cli.command_line import OneLineParser, one_line, with_options
 from dystress_text.errors import DataError
 from dystress_text.io.paths import data_root
 from dystress_text.io.prepared_data import Manifest, read_manifest
@@ -36,7 +36,7 @@ def make_parser(
 
 
 def absolute(path: str) -> Path:
-    """Return a path that holds in any working directory, as the manifest keeps it."""
+    """Return an absolute path, as the manifest must hold in any working directory."""
     return Path(path).expanduser().absolute()
 
 
@@ -71,7 +71,8 @@ def _prepare(
     try:
         manifest = prepare(entry.name, request, lambda staging: build(entry, request, staging))
     except DataError as error:
-        print(f"{program}: error: {error}", file=sys.stderr, flush=True)
+        message = one_line(with_options(str(error)))
+        print(f"{program}: error: {message}", file=sys.stderr, flush=True)
         return False
     print(f"{entry.name}: {_state(manifest)}, in {request.root / entry.name}")
     print(f"  terms: {entry.terms}", flush=True)

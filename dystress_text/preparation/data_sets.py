@@ -10,7 +10,7 @@ from dystress_text.errors import DataError
 
 @dataclass(frozen=True)
 class Request:
-    """The options of the program, and the folder of prepared data."""
+    """The options of the program, and the root folder of prepared data."""
 
     root: Path
     source: Path | None = None
@@ -21,10 +21,8 @@ class Request:
     def compare(self, name: str, source: object, found: str, expected: str) -> None:
         """Refuse data that are not the published data set, unless the user names a variant."""
         if self.variant is None and found != expected:
-            raise DataError(
-                f"{name}: expected {expected}, {str(source)!r} holds {found}; name a variant with "
-                "--variant NAME"
-            )
+            reason = f"expected {expected}, {str(source)!r} holds {found}"
+            raise DataError(f"{name}: {reason}; `variant` NAME accepts it as a variant")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
 """The commands, one module each: they parse, call and print.
 
-``train``, ``evaluate`` and ``audit`` are functions too.
+``train`` and ``evaluate`` are functions too; ``planned_runs`` has the runs of ``sweep``.
 """

@@ -30,7 +30,7 @@ def make_parser() -> OneLineParser:
 
 def _draw(texts: list[str], file: Path) -> None:
     require("plots", "a figure")
-    from dystress_text.analysis.plots import draw_losses, style
+    from dystress_text.analysis.page import draw_losses, style
     from dystress_text.losses.objectives import parse_loss
 
     losses = {text: parse_loss(text, own_classes=True) for text in texts}

@@ -129,7 +129,7 @@ def _evaluate(
     """Evaluate models, and update their pages and cards."""
     # imported here, so that the command line's help and errors are fast
     from dystress_text.analysis.compared_models import evaluated_models
-    from dystress_text.analysis.page import leave_report
+    from dystress_text.analysis.finished_run import leave_report
     from dystress_text.analysis.tables import render_evaluation
     from dystress_text.evaluation.evaluate_models import evaluate_models
     from dystress_text.export.results import renew_results
@@ -157,7 +157,7 @@ def _evaluate(
 def _page(folder: Path) -> str:
     """Make the page of the run in a folder."""
     from dystress_text.analysis.compared_models import read_compared_models
-    from dystress_text.analysis.text_page import text_page
+    from dystress_text.analysis.tables import text_page
 
     return text_page(read_compared_models([folder]))
 

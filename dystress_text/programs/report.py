@@ -45,8 +45,7 @@ def main(argv: list[str]) -> None:
     options = make_parser().parse_args(argv)
     # imported here because torch would slow down --help
     from dystress_text.analysis.compared_models import read_compared_models
-    from dystress_text.analysis.tables import render
-    from dystress_text.analysis.text_page import text_page
+    from dystress_text.analysis.tables import render, text_page
     from dystress_text.finetuning.presets import PRESETS
 
     compared = read_compared_models(options.folders, options.baseline, PRESETS)

@@ -92,6 +92,6 @@ def main(argv: list[str]) -> bool:
     cut = argv.index("--") if "--" in argv else len(argv)
     options = make_parser().parse_args(argv[:cut])
     # imported here because torch would slow down --help
-    from dystress_text.finetuning.sweep import sweep
+    from dystress_text.programs.planned_runs import sweep
 
     return sweep(options, argv[cut + 1 :])

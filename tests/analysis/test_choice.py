@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
-from sweep_runs import write_run
+from sweep_runs import write_run, write_units
 
 from dystress_text.analysis import tables
-from dystress_text.analysis.choice import by_halves, end_of_range
 from dystress_text.analysis.compared_models import read_compared_models
-from dystress_text.evaluation.results import RESULTS, Result, append
+from dystress_text.analysis.tables import by_halves, end_of_range
+from dystress_text.evaluation.results import Result
 from dystress_text.programs.report import main
 
 PAIRS = 60
@@ -37,26 +37,22 @@ MEASURED = {  # similarities by temperature, then by seed
 }
 
 
-def result(model, values):
-    entry = {"spearman": round(correlation(values), 2), "sha256": "a"}
-    similarities = {"model": values, "lexical": LEXICAL, "scores": SCORES}
-    each = {name: column.tolist() for name, column in similarities.items()}
-    measured = Result.of_entry(entry, "pairs", "mine", {"model": model})
-    return replace(measured, each=each, lexical={"spearman": round(correlation(LEXICAL), 2)})
+def measured(folder, values):
+    """Write a result of the pairs, with the lexical baseline's."""
+    lexical = {"spearman": correlation(LEXICAL)}
+    write_units(folder, values, SCORES, more_each={"lexical": LEXICAL.tolist()}, lexical=lexical)
 
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
-    (folder / "untrained").mkdir()
-    append(folder / "untrained" / RESULTS, result("x/untrained", UNTRAINED))
+    measured(folder / "untrained", UNTRAINED)
     for tau, of_seeds in MEASURED.items():
         for seed, values in enumerate(of_seeds):
             options = ["--preset=own-text", f"--loss=dcl({tau})"]
             run = write_run(folder, f"dcl-{tau}", seed, 0.0, options, tasks=())
-            append(run / RESULTS, result(str(run), values))
-            steps = '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n'
-            (run / "metrics.jsonl").write_text(steps)
+            measured(run, values)
+            (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2}\n{"step": 2, "loss": 1}\n')
     return folder
 
 
@@ -66,8 +62,7 @@ def figures(tau, units=slice(None)):
 
 @pytest.fixture(scope="module")
 def lines(sweep):
-    compared = read_compared_models([sweep])
-    return tables.verdict(compared, tables.compare(compared))
+    return tables.verdict(read_compared_models([sweep]))
 
 
 def test_the_best_against_the_second_and_the_models(lines):
@@ -75,10 +70,10 @@ def test_the_best_against_the_second_and_the_models(lines):
     assert best == "0.2"
     start = "Of the trained models dcl(0.2) scores highest on mine (Own pairs, Spearman x 100): "
     assert lines[0].startswith(f"{start}{figures(best):.1f} (")
-    lead = figures(best) - figures(second)
-    found = re.search(rf"; dcl\(0\.2\) - dcl\({second}\): ([+-][\d.]+) \((.*?) to (.*?);", lines[0])
-    assert float(found[1]) == pytest.approx(lead, abs=0.051)
-    low, high = map(float, found.group(2, 3))
+    number = r"([+-]?[\d.]+)"
+    interval = rf"; dcl\(0\.2\) - dcl\({second}\): {number} \({number} to {number};"
+    lead, low, high = map(float, re.search(interval, lines[0]).groups())
+    assert lead == pytest.approx(figures(best) - figures(second), abs=0.051)
     assert low < lead < high
     contains = "contains" if low <= 0 <= high else "does not contain"
     assert lines[0].endswith(f": the interval {contains} 0.")
@@ -99,20 +94,22 @@ def test_units_that_did_not_choose(lines):
     assert f": {np.mean(measured):.1f} if chosen" in line
 
 
+def with_units(**columns):
+    """A result with the similarity and score of each pair, or each query's nDCG@10."""
+    entry = {"nDCG@10": 50.0}
+    result = Result.of_entry(entry, "retrieval", "c", {"model": "m"})
+    return replace(result, each={name: values.tolist() for name, values in columns.items()})
+
+
 def test_choosing_and_measuring_on_the_same_queries_flatters():
     """Of equal models the best on all queries is above their mean, that by halves is not."""
-    entry = Result.of_entry({"nDCG@10": 0.0}, "retrieval", "c", {"model": "m"})
-    drawn = np.random.default_rng(1).uniform(size=(50, 20, 40))  # studies, models, queries
-    flattered, fair = [], []
-    for study in drawn:
-        results = {}
-        for name, values in enumerate(study):
-            results[str(name)] = [replace(entry, each={"model": values.tolist()})]
-        (line,) = by_halves(results)
-        fair.append(float(line.split()[0]))
-        flattered.append(100 * study.mean(1).max())
-    assert np.mean(flattered) > 56
-    assert np.mean(fair) == pytest.approx(50, abs=1.5)
+    studies = np.random.default_rng(1).uniform(size=(50, 20, 40))  # studies, models, queries
+    by_half = []
+    for study in studies:
+        (line,) = by_halves({str(row[0]): [with_units(model=row)] for row in study})
+        by_half.append(float(line.split()[0]))
+    assert 100 * studies.mean(2).max(1).mean() > 56
+    assert np.mean(by_half) == pytest.approx(50, abs=1.5)
 
 
 @pytest.mark.parametrize("constant", ["model", "scores"])
@@ -121,32 +118,30 @@ def test_a_half_of_equal_values_has_no_figure(constant):
     values = {"model": SCORES.copy(), "scores": SCORES.copy()}
     values[constant][np.random.default_rng(0).permutation(PAIRS)[::2]] = 1.0
     assert np.isfinite(stats.spearmanr(values["model"], values["scores"]).statistic)
-    entry = Result.of_entry({"spearman": 50.0}, "pairs", "mine", {"model": "m"})
-    each = {name: column.tolist() for name, column in values.items()}
-    assert by_halves({name: [replace(entry, each=each)] for name in "ab"}) == []
+    assert by_halves({name: [with_units(**values)] for name in "ab"}) == []
 
 
-@pytest.mark.parametrize("each", [{}, {"model": [0.5]}, {"model": [0.5], "scores": [1.0]}])
-def test_too_few_units_for_halves(each):
-    entry = Result.of_entry({"nDCG@10": 50.0}, "retrieval", "c", {"model": "m"})
-    assert by_halves({name: [replace(entry, each=each)] for name in "ab"}) == []
+@pytest.mark.parametrize(("units", "lines"), [(0, 0), (9, 0), (10, 1)])
+def test_too_few_units_for_halves(units, lines):
+    result = with_units(model=SCORES[:units]) if units else with_units()
+    assert len(by_halves({name: [result] for name in "ab"})) == lines
 
 
 @pytest.mark.parametrize(
-    ("losses", "best", "end"),
+    ("losses", "ends"),
     [
-        (["dcl(0.05)", "dcl(0.1)", "dcl(0.2)"], 2, "largest"),
-        (["dcl(0.05)", "dcl(0.1)", "dcl(0.2)"], 0, "smallest"),
-        (["dcl(0.05)", "dcl(0.1)", "dcl(0.2)"], 1, None),
-        (["infonce(cosine(0.03, 0.05))", "infonce(cosine(0.03, 0.1))"], 1, "largest"),
-        (["infonce(cosine(0.03, 0.05))", "infonce(cosine(0.04, 0.1))"], 1, None),
-        (["infonce(temo(0.05, alpha=-2))", "infonce(temo(0.05, alpha=1e-3))"], 0, "smallest"),
-        (["dcl(0.05)", "infonce(0.1)"], 1, None),
+        ("dcl(0.05) dcl(0.1) dcl(0.2)", ["smallest", None, "largest"]),
+        ("infonce(cosine(0.03,0.05)) infonce(cosine(0.03,0.1))", ["smallest", "largest"]),
+        ("infonce(cosine(0.03,0.05)) infonce(cosine(0.04,0.1))", [None, None]),
+        ("infonce(temo(0.05,alpha=-2)) infonce(temo(0.05,alpha=1e-3))", ["smallest", "largest"]),
+        ("dcl(0.05) infonce(0.1)", [None, None]),
     ],
 )
-def test_end_of_the_range(losses, best, end):
-    found = end_of_range({loss: {"loss": loss, "epochs": 1} for loss in losses}, losses[best])
-    assert (end in found[0].split()) if end else found == []
+def test_end_of_the_range(losses, ends):
+    settings = {loss: {"loss": loss, "epochs": 1} for loss in losses.split()}
+    for loss, end in zip(settings, ends, strict=True):
+        lines = end_of_range(settings, loss)
+        assert [line.split()[3] for line in lines] == ([end] if end else [])
 
 
 def test_end_of_the_range_of_an_option():
@@ -164,16 +159,13 @@ def test_the_page_draws_the_answer(sweep, lines, capsys, monkeypatch):
             drawn[axes.get_title()] = names, [line.get_xdata() for line in axes.lines]
         return ""
 
-    monkeypatch.setattr("dystress_text.analysis.page_drawings._uri", keep)
+    monkeypatch.setattr("dystress_text.analysis.page._uri", keep)
     assert main([str(sweep), "--format=html"]) == 0
     page = html.unescape(capsys.readouterr().out)
     assert lines[0] in page
     names, shapes = drawn["mine (Own pairs, Spearman x 100)"]
     assert names == ["dcl(0.05)", "dcl(0.1)", "dcl(0.2)", "untrained", "TF-IDF/BM25"]
-    intervals = dict(zip(names, shapes[::2], strict=True))
-    dots = dict(zip(names, shapes[1::2], strict=True))
-    assert dots["untrained"] == pytest.approx(correlation(UNTRAINED))
-    for tau in MEASURED:
-        low, high = intervals[f"dcl({tau})"]
+    assert shapes[7] == pytest.approx(correlation(UNTRAINED))  # a dot after each interval
+    for tau, (low, high) in zip(MEASURED, shapes[::2], strict=False):
         assert low < figures(tau) < high
     assert not [title for title in drawn if title.startswith("loss")]  # of three objectives

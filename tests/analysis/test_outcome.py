@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from sweep_runs import record_of
 
-from dystress_text.analysis.outcome import outcome
+from dystress_text.analysis.finished_run import outcome_lines
 from dystress_text.cli.text_table import cell
 from dystress_text.evaluation.statistics import spread
 from dystress_text.finetuning.arguments import parse
@@ -18,10 +18,17 @@ from dystress_text.training.run_record import Metric, RunRecord
 METRIC = RECALL.name
 
 
-def record(*options, **more):
-    found = {**record_of(parse([f"--{option}" for option in options])), "best_step": 20, **more}
-    found["settings"]["metric_for_best_model"] = more.get("chose")
-    return RunRecord.from_json(found)
+def record(**more):
+    """The record of a run of 20 steps whose last one was kept."""
+    record = {**record_of(parse([])), "best_step": 20, **more}
+    record["settings"] |= {"metric_for_best_model": more.get("chose"), "eval_steps": 5}
+    return RunRecord.from_json(record)
+
+
+def held_out(gains, **more):
+    """The record of a run with these gains on held-out rows, x 100."""
+    measured = {"gain": gains.mean(), "error": stats.sem(gains), "texts": len(gains)}
+    return record(held_out=measured, metrics={METRIC: asdict(RECALL)}, **more)
 
 
 def numbers(line):
@@ -29,50 +36,37 @@ def numbers(line):
     return [float(x) for x in re.findall(r"(?<![\w@.-])[+-]?\d+(?:\.\d+)?(?![\w.@])", line)]
 
 
-@pytest.mark.parametrize("gained", [True, False])
-def test_gain_on_held_out_rows(gained):
-    shares = [0.1, 0.5, 0.4] if gained else [0.3, 0.4, 0.3]
-    gains = 100 * np.random.default_rng(int(not gained)).choice([-1.0, 0.0, 1.0], 80, p=shares)
-    found = record(
-        untrained={"cls": {METRIC: 20.0}},
-        trained={METRIC: 20 + gains.mean()},
-        held_out={"gain": gains.mean(), "error": stats.sem(gains), "texts": 80},
-        lexical={METRIC: 61.04},
-        metrics={METRIC: asdict(RECALL)},
-    )
+@pytest.mark.parametrize("shares", [[0.1, 0.5, 0.4], [0.3, 0.4, 0.3]])
+def test_gain_on_held_out_rows(shares):
+    gains = 100 * np.random.default_rng(0).choice([-1.0, 0.0, 1.0], 80, p=shares)
+    trained = {METRIC: 20 + gains.mean()}
+    untrained = {"cls": {METRIC: 20.0}}
+    found = held_out(gains, untrained=untrained, trained=trained, lexical={METRIC: 61.04})
     low, high = stats.norm.interval(0.95, gains.mean(), stats.sem(gains))
-    figures, line, *_, kept = outcome(found)
-    expected = [20.0, 20 + gains.mean(), 61.04, 1]
+    figures, line, *_, kept = outcome_lines(found)
+    expected = [20.0, trained[METRIC], 61.04, 1]
     assert numbers(figures.partition("untrained")[2]) == pytest.approx(expected, abs=0.01)
     expected = [gains.mean(), low, high, 80]
     assert numbers(line.partition("untrained")[2]) == pytest.approx(expected, abs=0.06)
-    assert (low < 0) == (not gained)
     assert numbers(kept) == [20]
 
 
 @pytest.mark.parametrize("gain", [100.0, -100.0])
 def test_gain_of_a_share_is_at_most_100(gain):
-    rows = [("a", "b")] * 30
     before = np.full(30, float(gain < 0))
     found = record(
-        untrained={"cls": {METRIC: 100 * before[0]}},
-        trained={METRIC: 100 - 100 * before[0]},
-        held_out=asdict(compared(rows, before, 1 - before)),
+        trained={METRIC: 50.0},
+        held_out=asdict(compared([("a", "b")] * 30, before, 1 - before)),
         metrics={METRIC: asdict(RECALL)},
     )
-    line = outcome(found)[1]
-    mean, low, high, *_ = numbers(line.partition("trained - ")[2])
+    mean, low, high, *_ = numbers(outcome_lines(found)[1].partition("trained - ")[2])
     assert mean == gain
     assert -100 <= low < high <= 100
 
 
 def test_a_figure_that_rounds_to_0_has_no_sign():
-    found = record(
-        trained={METRIC: 19.96},
-        held_out={"gain": -0.04, "error": 0.001, "texts": 80},
-        metrics={METRIC: asdict(RECALL)},
-    )
-    assert "+0.0 (0.0 to 0.0;" in outcome(found)[1]
+    found = held_out(np.array([-0.04, -0.04]), trained={METRIC: 19.96})
+    assert "+0.0 (0.0 to 0.0;" in outcome_lines(found)[1]
     assert (cell(-0.001), spread([-0.001])) == ("0.00", "0.00")
 
 
@@ -85,22 +79,30 @@ def test_best_untrained_pooler_and_lexical_baseline():
         best_step=10,
         chose="mini_sts_spearman",
     )
-    figures, behind, kept = outcome(chosen)
+    figures, behind, kept = outcome_lines(chosen)
     assert numbers(figures.partition("pooler avg")[2]) == [38.7, 30.0, 41.0, 36.8, 1]
     assert "x_ndcg@10" in behind
     assert numbers(behind) == [5.0, 6.0]
     assert numbers(kept) == [10, 20]
 
 
+@pytest.mark.parametrize(("step", "kept"), [(None, "no model was saved"), (10, "step 10 is kept")])
+def test_a_collapse_comes_first(step, kept):
+    first, *_ = outcome_lines(record(collapsed_step=15, best_step=step))
+    assert first.startswith("Collapsed: at step 15 ")
+    assert kept in first
+
+
 def test_last_step_alone_is_measured():
-    measured = {"trained": {"mini_sts_spearman": 41.0}, "chose": "mini_sts_spearman"}
-    assert numbers(outcome(record("eval_steps=0", **measured))[-1]) == [20]
-    assert len(outcome(record(trained={}))) == 2
+    found = record(trained={"mini_sts_spearman": 41.0}, chose="mini_sts_spearman")
+    found.settings["eval_steps"] = 0
+    assert numbers(outcome_lines(found)[-1]) == [20]
+    assert len(outcome_lines(record(trained={}))) == 2
 
 
 def test_a_run_on_text_says_what_is_shown():
     texts = [["a", "b", "c", "d"]] * 12
-    first, _ = outcome(record(trained={}, samples={"untrained": texts, "trained": texts}))
+    first, _ = outcome_lines(record(trained={}, samples={"untrained": texts, "trained": texts}))
     assert numbers(first) == [12]
     assert "metric" not in first
 

@@ -9,9 +9,9 @@ import pytest
 from sweep_runs import PRESET, a_run
 
 from dystress_text.analysis.compared_models import read_compared_models
-from dystress_text.analysis.finished_run import FinishedRun
-from dystress_text.analysis.page import leave_report, render_page
-from dystress_text.analysis.text_page import text_page
+from dystress_text.analysis.finished_run import FinishedRun, leave_report
+from dystress_text.analysis.page import render_page
+from dystress_text.analysis.tables import text_page
 from dystress_text.programs.report import main
 from dystress_text.training.run_record import RunRecord
 
@@ -39,7 +39,7 @@ def page(tmp_path_factory, galleries):
     run = a_run(tmp_path_factory.mktemp("page"), device="1 x <b>cpu</b> & more caf\udce9")
     run = run.rename(run.with_name("<script>alert(1)<script>"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dystress_text.analysis.page_drawings.galleries", galleries)
+        patch.setattr("dystress_text.analysis.page.galleries", galleries)
         return page_of(run)
 
 
@@ -50,12 +50,9 @@ def test_contents(page):
     # not measured before training
     assert found[6:9] == ["STS-B dev: uniformity, lower is better", "-", "-2.00"]
     assert {"STS12", "70.00", "learning_rate", "versions: torch", "2.13"} <= set(found)
-    steps = {
-        f"{name} over the steps"
-        for name in ("loss", "sts_b_dev_spearman", "tau_effective", "positive", "negative")
-    }
+    logged = ("loss", "sts_b_dev_spearman", "tau_effective", "positive", "negative")
     scored = "Similarities of scored pairs before and after training"
-    assert set(pictures(page)) == {*steps, CURVE, scored}
+    assert set(pictures(page)) == {*(f"{name} over the steps" for name in logged), CURVE, scored}
 
 
 def test_loads_nothing_and_escapes_names(page):
@@ -78,20 +75,19 @@ def test_best_untrained_pooler(tmp_path):
 
 @pytest.mark.usefixtures("with_pictures")
 def test_several_runs(tmp_path, capsys):
-    first = a_run(tmp_path)
-    second = a_run(tmp_path, name="sts-macl", watched=False)
-    assert main([str(first), str(second), "--format=html"]) == 0
+    a_run(tmp_path)
+    a_run(tmp_path, name="sts-macl", watched=False)
+    assert main([str(tmp_path), "--format=html"]) == 0
     page = capsys.readouterr().out
     assert "<h1>2 runs: bert-base-uncased trained on 3,000 texts of Wiki1M</h1>\n<p>" in page
     assert " scores highest on avg (STS, Spearman x 100): " in page
     rows = dict(re.findall(r"<tr><td>(\w+)</td><td>(.*?)</td>", page[: page.index("All settings")]))
     assert rows["loss"] == "macl(alignment_adaptive(0.05, alpha=2, a_0=0.8))"
     assert not {"learning_rate", "seed"} & rows.keys()
-    curves = pictures(page)["sts_b_dev_spearman over the steps"]
-    assert PRESET in curves
-    assert "sts-macl" in curves
-    assert "loss over the steps" not in pictures(page)  # two losses have no scale in common
-    assert CURVE in pictures(page)
+    drawn = pictures(page)
+    assert all(name in drawn["sts_b_dev_spearman over the steps"] for name in (PRESET, "sts-macl"))
+    assert "loss over the steps" not in drawn  # two losses have no scale in common
+    assert CURVE in drawn
 
 
 @pytest.mark.usefixtures("with_pictures")
@@ -103,7 +99,7 @@ def test_curve_of_a_single_run(tmp_path, monkeypatch):
         drawn[axes.get_title()] = {line.get_label(): line.get_data() for line in axes.lines}
         return ""
 
-    monkeypatch.setattr("dystress_text.analysis.page_drawings._uri", keep)
+    monkeypatch.setattr("dystress_text.analysis.page._uri", keep)
     metric = "sts_b_dev_spearman"
     run = a_run(
         tmp_path,
@@ -126,18 +122,16 @@ def test_curve_of_a_single_run(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("with_pictures")
 def test_a_constant_temperature_is_not_drawn(tmp_path):
     run = a_run(tmp_path, name="sts-constant-0.05")
-    lines = [
-        {"step": 1, "tau_effective": 0.05, "positive": 0.5, "negative": 0.1},
-        {"step": 2, "tau_effective": 0.05 + 1e-9, "positive": 0.6, "negative": 0.1},
-    ]
-    (run / "similarity.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    first = {"step": 1, "tau_effective": 0.05, "positive": 0.5, "negative": 0.1}
+    second = {"step": 2, "tau_effective": 0.05 + 1e-9, "positive": 0.6, "negative": 0.1}
+    log = f"{json.dumps(first)}\n{json.dumps(second)}\n"
+    (run / "similarity.jsonl").write_text(log)
     drawn = pictures(page_of(run))
     assert "positive over the steps" in drawn
     assert "tau_effective over the steps" not in drawn
     assert CURVE not in drawn
 
 
-@pytest.mark.usefixtures("with_pictures")
 def test_columns_of_text_are_left_aligned_with_their_headers(tmp_path):
     """Short texts in the column too; figures are not."""
     texts = [["a text", "one", "two", "three"], ["x " * 40, "one", "two", "three"]]
@@ -149,18 +143,21 @@ def test_columns_of_text_are_left_aligned_with_their_headers(tmp_path):
     assert '<td class="text">70' not in page
 
 
-def test_title_counts_what_was_trained_on(tmp_path):
-    corpus = {"sentences": 6000, "columns": 2, "dropped": 3, "samples": 2697, "sha256": "0" * 64}
-    run = a_run(tmp_path, corpus=corpus)
-    record = json.loads((run / "run.json").read_text())
-    record["settings"] |= {"model_name_or_path": "static", "train_file": "tickets.csv"}
-    (run / "run.json").write_text(json.dumps(record))
-    assert "<h1>word vectors trained on 2,697 rows of tickets.csv</h1>" in page_of(run)
-
-
-def test_title_of_a_run_that_recorded_no_samples(tmp_path):
-    run = a_run(tmp_path, corpus={"sentences": 6000, "columns": 1, "sha256": "0" * 64})
-    assert "trained on 6,000 texts of" in page_of(run)
+@pytest.mark.parametrize(
+    ("counts", "options", "title"),
+    [
+        (
+            {"columns": 2, "samples": 2697},
+            ["--preset=own-text", "--train_file=tickets.csv"],
+            "word vectors trained on 2,697 rows of tickets.csv",
+        ),
+        ({"columns": 1}, [], "bert-base-uncased trained on 6,000 texts of Wiki1M"),
+    ],
+)
+def test_title_counts_what_was_trained_on(tmp_path, counts, options, title):
+    """Records of earlier versions have no number of samples."""
+    corpus = {"sentences": 6000, "sha256": "0" * 64, **counts}
+    assert f"<h1>{title}</h1>" in page_of(a_run(tmp_path, corpus=corpus, options=options))
 
 
 def test_image_run_without_temperature(tmp_path):

@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from search_cases import make_collection
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from dystress_text.analysis.outcome import not_beaten
+from dystress_text.analysis.finished_run import baseline_lines
 from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.evaluation.lexical import LexicalBaseline
@@ -149,7 +149,7 @@ def test_runs_record_and_show_the_baseline(flags, tmp_path, capsys):
         figure = untrained["made_" + measure.lower().replace(" ", "_")]
         assert figure == pytest.approx(alone[f"made {measure}"], abs=0.01)
     printed = capsys.readouterr().out
-    for line in not_beaten(record):
+    for line in baseline_lines(record):
         assert line in printed
     page = (out / "report.html").read_text()
     for shown in (printed, page, (out / "README.md").read_text()):

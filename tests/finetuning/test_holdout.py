@@ -10,7 +10,7 @@ from conftest import make_sentences
 from scipy.stats import sem
 from sklearn.metrics.pairwise import cosine_similarity
 
-from dystress_text.analysis.outcome import held_out
+from dystress_text.analysis.finished_run import held_out_lines
 from dystress_text.errors import ParameterError
 from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.holdout import (
@@ -153,7 +153,7 @@ def test_a_resumed_run_reports_the_same_on_console_page_and_card(
     out = tmp_path / "out"
     assert main([*command, f"--output_dir={out}"]) == 0
     record = read_record(out)
-    gain, meaning = held_out(RunRecord.from_json(record))
+    gain, meaning = held_out_lines(RunRecord.from_json(record))
     assert f"\n{gain}\n{meaning}\n" in capsys.readouterr().out
     assert f"<p>{gain}" in (out / "report.html").read_text()
     card = (out / "README.md").read_text()
@@ -197,7 +197,7 @@ def test_a_hybrid_is_compared_with_its_dense_model():
         lexical={METRIC: 55.0},
         metrics={METRIC: RECALL},
     )
-    assert f"trained - {BASE}: +3.0" in held_out(record)[0]
+    assert f"trained - {BASE}: +3.0" in held_out_lines(record)[0]
 
 
 def test_only_rows_can_be_held_out():

@@ -4,11 +4,10 @@ import csv
 import gzip
 import json
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hub_server import hub_server, with_hub
 from hypothesis import example, given, settings
@@ -31,21 +30,16 @@ def lines_of(source, column=None):
     return list(text.sentences(CorpusReport(), None))
 
 
-def write(file):
-    """Write the columns as a table of the format that a file's ending names."""
-    rows = pd.DataFrame(COLUMNS)
-    if ".parquet" in file.name:
-        pq.write_table(pa.table(COLUMNS), file)
-    elif ".jsonl" in file.name:
-        rows.to_json(file, orient="records", lines=True, force_ascii=False)
-    else:
-        rows.to_csv(file, index=False)
-    return file
-
-
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "csv.gz", "jsonl.XZ", "csv.bz2"])
 def test_reads_a_column(tmp_path, ending):
-    file = write(tmp_path / f"table.{ending.lower()}")
+    table = pd.DataFrame(COLUMNS)
+    write = {
+        "csv": partial(table.to_csv, index=False),
+        "jsonl": partial(table.to_json, orient="records", lines=True, force_ascii=False),
+        "parquet": table.to_parquet,
+    }
+    file = tmp_path / f"table.{ending.lower()}"
+    write[ending.split(".")[0]](file)
     file = file.rename(tmp_path / f"table.{ending}")
     assert lines_of(file) == lines_of(file, "sentence") == LINES
     assert lines_of(file, "page") == []  # longer than a training sentence may be
@@ -112,11 +106,9 @@ def test_damaged_table_is_one_line(tmp_path, name, table):
     ("name", "header", "separator"),
     [
         ("a.csv", "id;text", ";"),
-        ("a.csv", '"id";"text"', ";"),
         ("a.csv", "id\ttext", r"\\t"),
         ("a.csv.gz", "id|text", r"\|"),
         ("a.tsv", "id,text", ","),
-        ("a.tsv", "id;text", ";"),
     ],
 )
 def test_another_separator_is_named(name, header, separator, tmp_path):
@@ -126,15 +118,19 @@ def test_another_separator_is_named(name, header, separator, tmp_path):
         open_table(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.csv.gz"])
-def test_the_line_that_is_not_utf8_is_named(name, tmp_path):
-    pack = gzip.compress if name.endswith("gz") else bytes
-    cells = '{"text": "%s"}' if "jsonl" in name else "%s"
-    first = "" if "jsonl" in name else "text\n"
-    lines = [cells % word for word in ("one", "naïve", "three") for _ in range(3000)]
-    (tmp_path / name).write_bytes(pack((first + "\n".join(lines)).encode("latin-1")))
-    number = 3001 + bool(first)
-    with pytest.raises(UserError, match=f"line {number} .*iconv"):
+@pytest.mark.parametrize(
+    ("name", "header", "cell", "pack"),
+    [
+        ("a.csv", ["text"], "{}", bytes),
+        ("a.csv.gz", ["text"], "{}", gzip.compress),
+        ("a.jsonl", [], '{{"text": "{}"}}', bytes),
+    ],
+)
+def test_the_line_that_is_not_utf8_is_named(name, header, cell, pack, tmp_path):
+    words = ["one"] * 3000 + ["naïve"] * 3000
+    lines = [*header, *(cell.format(word) for word in words)]
+    (tmp_path / name).write_bytes(pack("\n".join(lines).encode("latin-1")))
+    with pytest.raises(UserError, match=f"line {len(header) + 3001} .*iconv"):
         lines_of(tmp_path / name, "text")
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
+
+import numpy as np
+from scipy.stats import spearmanr
 
 from dystress_text import __version__
 from dystress_text.evaluation.catalogue import TASKS
@@ -60,6 +63,19 @@ def write_results(folder, entries, group="senteval/sts", **about):
     about = {"model": str(folder), "mode": "test", "dtype": "fp32", **about}
     for task, entry in entries.items():
         append(folder / RESULTS, Result.of_entry(entry, group, task, about))
+
+
+def write_units(folder, values, scores=None, data="a", more_each=None, **more):
+    """Append a result with the nDCG@10 of each query; or with the similarity and score of each pair."""
+    folder.mkdir(exist_ok=True)
+    each = {"model": values.tolist(), **(more_each or {})}
+    metric, group, figure = "nDCG@10", "retrieval", np.mean(values)
+    if scores is not None:
+        each["scores"] = scores.tolist()
+        metric, group, figure = "spearman", "pairs", spearmanr(values, scores).statistic
+    entry = {metric: round(100 * figure, 2), "sha256": data}
+    result = Result.of_entry(entry, group, "mine", {"model": str(folder)})
+    append(folder / RESULTS, replace(result, each=each, **more))
 
 
 def a_run(folder, seed=0, watched=True, similarities=True, name=PRESET, **more):

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from dystress_text.analysis.finished_run import FinishedRun
-from dystress_text.analysis.outcome import Table
-from dystress_text.analysis.page import leave_report, render_page
+from dystress_text.analysis.finished_run import FinishedRun, leave_report
+from dystress_text.cli.extras import require
+from dystress_text.cli.text_table import TextTable
 from dystress_text.errors import ParameterError
 from dystress_text.io.atomic import versions
 from dystress_text.training.accelerator import (
@@ -253,13 +253,16 @@ def _publish(prepared_run: PreparedRun, trainer: Trainer, record: RunRecord) -> 
     finish_run(trainer, record)
 
     def page() -> str:
+        require("plots", "a page")
+        from dystress_text.analysis.page import render_page
+
         pictures = []
         if record.nearest is not None:
             encoder = load_encoder(output).to(trainer.accelerator.device)
             trained = nearest(encoder, examples, settings.training.train_batch_size)
             pictures = gallery(examples, record.nearest, trained)
         code = code_for_exporting(task.encoder.description, str(output))
-        tables: list[tuple[str, Table]] = []
+        tables: list[tuple[str, TextTable]] = []
         if code:
             tables.append((LIBRARIES, [["", "code"], ["loading it", code]]))
         return render_page([FinishedRun(output, record)], tables, examples=[(HEADING, pictures)])

@@ -1,4 +1,7 @@
-"""Train and evaluate configurations with several seeds, each run in a process of its own."""
+"""The runs of a sweep: which are left, their command lines, and their processes, one at a time.
+
+Apart from ``sweep``, as it imports torch.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,11 +22,9 @@ from typing import IO, Any
 from accelerate.utils import set_seed
 
 from dystress_text.analysis.compared_models import baseline_named, read_compared_models
-from dystress_text.analysis.finished_run import as_folder
-from dystress_text.analysis.page import leave_report
-from dystress_text.analysis.tables import render
-from dystress_text.analysis.text_page import text_page
-from dystress_text.cli.command_line import one_line
+from dystress_text.analysis.finished_run import as_folder, leave_report
+from dystress_text.analysis.tables import render, text_page
+from dystress_text.cli.command_line import one_line, with_options
 from dystress_text.errors import DataError, Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose, suite_folder
 from dystress_text.evaluation.evaluate_models import evaluator_of
@@ -58,9 +60,9 @@ class EvaluationSet:
     """A task, a set of pairs or a collection to measure each model on.
 
     Attributes:
-        option: the option that selects it: ``--tasks``, ``--pairs`` or ``--retrieval``.
+        option: the option that selects the set: ``--tasks``, ``--pairs`` or ``--retrieval``.
         argument: the argument of that option.
-        name: its name in results.
+        name: the name of the set in results.
         checksum: the checksum of the data; None for a task whose data cannot be read.
     """
 
@@ -70,6 +72,7 @@ class EvaluationSet:
     checksum: str | None = None
 
     def has(self, result: Result) -> bool:
+        """Return whether a result was measured on this set, with the same content."""
         if result.task != self.name or ("/" in result.group) != (self.option == "--tasks"):
             return False
         return self.checksum in (None, result.data)
@@ -81,15 +84,15 @@ def _content(options: tuple[str, ...]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of the sweep, finished or not. The untrained model is one that is only evaluated.
+    """A run of the sweep, finished or not; or the untrained model, which is only evaluated.
 
     Attributes:
         folder: the folder of the model and its results, named after configuration and seed.
         sets: the sets to measure the model on.
         suite: options of every evaluation.
         options: options of the training program, without the folder; None for the untrained model.
-        weights: the checksum of weights that results must have; None for any.
-        content: returns checksums of all that a run with these options reads.
+        weights: the checksum of the weights whose results count; None for any weights.
+        content: returns the checksums of all files that a run with given options reads.
     """
 
     folder: Path
@@ -100,7 +103,7 @@ class PlannedRun:
     content: Callable[[tuple[str, ...]], Mapping[str, str]] = _content
 
     def commands(self) -> Iterator[list[str]]:
-        """Yield the remaining commands; each is chosen when the previous ones have run."""
+        """Yield the commands that are left; each is decided on after the previous one has run."""
         output = ["--output", str(self.folder / RESULTS)]
         if self.options is not None:
             output = []  # the evaluation writes into the folder of a run and updates its card
@@ -113,7 +116,7 @@ class PlannedRun:
             yield [*_program("evaluate"), *model, *output, *self.suite, *missing]
 
     def is_trained(self) -> bool:
-        """Return whether the folder contains this run, finished.
+        """Return whether the folder contains this run and it has finished.
 
         Raises:
             UserError: the folder contains a run with other settings, data or base model.
@@ -124,7 +127,7 @@ class PlannedRun:
         return finished_record(self.folder, parse(self.options).asked(), content) is not None
 
     def _missing(self) -> list[str]:
-        """Return the evaluation options for all sets without a result."""
+        """Return the options that evaluate the sets without a result."""
         # a user may have evaluated the model with other options
         own = {**OWN_SETTINGS, "mode": "test"}
         results = [
@@ -139,7 +142,7 @@ class PlannedRun:
         return [part for option, values in missing.items() for part in (option, *values)]
 
 
-def sets_of(options: Any) -> list[EvaluationSet]:
+def sets_of(options: Namespace) -> list[EvaluationSet]:
     """Read the sets to measure models on.
 
     Raises:
@@ -175,24 +178,24 @@ def _program(name: str) -> list[str]:
     return [sys.executable, "-m", "dystress_text", name]
 
 
-def configurations(options: Any) -> dict[str, list[str]]:
+def configurations(options: Namespace) -> dict[str, list[str]]:
     """Return the options of each configuration by name.
 
     Configurations are presets, or losses in one preset.
     """
-    names = [name for table in options.table for name in TABLES[table]] + options.presets
+    presets = [name for table in options.table for name in TABLES[table]] + options.presets
     if not options.loss:
-        if not names:
+        if not presets:
             raise UserError("nothing to run: name a --table, --presets, or a --loss")
-        return {name: [f"--preset={name}"] for name in names}
-    if len(names) > 1:
-        raise UserError(f"--loss changes the loss of one preset, but got {', '.join(names)}")
-    preset = [f"--preset={name}" for name in names]
-    losses = [str(parse([*preset, f"--loss={given}"]).loss) for given in options.loss]
+        return {name: [f"--preset={name}"] for name in presets}
+    if len(presets) > 1:
+        raise UserError(f"--loss changes the loss of one preset, but got {', '.join(presets)}")
+    preset = [f"--preset={name}" for name in presets]
+    losses = [str(parse([*preset, f"--loss={loss}"]).loss) for loss in options.loss]
     return {as_folder(loss): [*preset, f"--loss={loss}"] for loss in losses}
 
 
-def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
+def plan(options: Namespace, extra: Sequence[str]) -> list[PlannedRun]:
     """Return all runs, ordered by seed.
 
     Args:
@@ -243,7 +246,7 @@ def save_untrained(settings: FineTuningSettings, folder: Path) -> None:
         save_model(initial.untrained, folder)
 
 
-def sweep(options: Any, extra: Sequence[str]) -> bool:
+def sweep(options: Namespace, extra: Sequence[str]) -> bool:
     """Run all that is missing; return whether every run is trained and evaluated."""
     runs = plan(options, extra)
     output: Path = options.output_dir
@@ -257,7 +260,7 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
         print(f"{count} in {output}", flush=True)
         planned = list(runs)
-        if any(list(run.commands()) for run in runs):
+        if any(next(run.commands(), None) for run in runs):
             planned.insert(0, initial_model(runs[0]))
         failures = run_all(planned, logs)
         done = [run.folder for run in runs if run.folder.name not in failures]
@@ -323,7 +326,8 @@ def _run(run: PlannedRun, logs: Path) -> bool:
                 last = file.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
                 raise UserError(f"{last}; exit code {code}, log: {file}")
     except UserError as error:
-        print(f"failed: {name}: {one_line(str(error))}", file=sys.stderr, flush=True)
+        reason = one_line(with_options(str(error)))
+        print(f"failed: {name}: {reason}", file=sys.stderr, flush=True)
         return False
     return True
 
