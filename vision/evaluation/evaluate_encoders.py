@@ -23,13 +23,13 @@ from vision.data.loading import load_images, load_test
 from vision.evaluation.features import seeded, write_features
 from vision.evaluation.fine_tuning import parse_class_weights, weights_of
 from vision.evaluation.measures import Subject
-from vision.evaluation.settings import UNTRAINED, EvaluationSettings
+from vision.evaluation.settings import UNTRAINED, ImageEvaluationSettings
 from vision.evaluation.table import Column, cells, labelled
 from vision.resnet import ImageEncoder, build_encoder, fingerprint, load_encoder
 
 
 @full_fp32()
-def evaluate_encoders(settings: EvaluationSettings) -> None:
+def evaluate_encoders(settings: ImageEvaluationSettings) -> None:
     """Write the features, if asked for; append a line to the result file after each measure, and
     print a table.
 
@@ -97,7 +97,7 @@ def evaluate_encoders(settings: EvaluationSettings) -> None:
 
 
 def load_sets(
-    settings: EvaluationSettings,
+    settings: ImageEvaluationSettings,
     dataset: str,
     data_dir: str | None,
     train_list: str | None,
@@ -156,7 +156,7 @@ def data_record(train: ImageSet, test: ImageSet) -> dict[str, Any]:
     }
 
 
-def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
+def load_encoders(settings: ImageEvaluationSettings) -> dict[str, ImageEncoder]:
     """Load the model and the encoder to compare it with, by their names in the table."""
     encoders: dict[str, ImageEncoder] = {}
     model = load_encoder(settings.model)
@@ -169,7 +169,7 @@ def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
     return {**encoders, settings.model: model}
 
 
-def images_of(settings: EvaluationSettings) -> tuple[str, str | None, str | None]:
+def images_of(settings: ImageEvaluationSettings) -> tuple[str, str | None, str | None]:
     """Return data set, folder of prepared data and list of training images.
 
     They come from the settings, else from the model's training.

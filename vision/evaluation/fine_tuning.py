@@ -48,7 +48,7 @@ def new_classifier(encoder: ImageEncoder, classes: int, seed: int) -> ImageEncod
     return model.to(encoder.device)
 
 
-def fine_tune(
+def train_classifier(
     encoder: ImageEncoder,
     views: RandomViews,
     weights: Tensor,

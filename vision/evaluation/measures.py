@@ -24,10 +24,10 @@ from vision.data.images import DecodedImages, ImageSet
 from vision.data.loading import SMALL
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, view_features
-from vision.evaluation.fine_tuning import fine_tune, score_classifier
+from vision.evaluation.fine_tuning import score_classifier, train_classifier
 from vision.evaluation.knn import accuracy_by_class, cosine_votes, figures_of
 from vision.evaluation.probe import augmented_probe, balanced_svm, linear_probe
-from vision.evaluation.settings import NEIGHBOURS, EvaluationSettings
+from vision.evaluation.settings import NEIGHBOURS, ImageEvaluationSettings
 from vision.resnet import ImageEncoder
 
 
@@ -41,7 +41,7 @@ class Subject:
     encoder: ImageEncoder  # on the device to use
     train: ImageSet  # the bank of the nearest neighbours, and the training images of classifiers
     test: ImageSet
-    settings: EvaluationSettings
+    settings: ImageEvaluationSettings
     weights: Tensor  # (classes,), for fine-tuning
 
     def knn(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Subject:
         """Fine-tune on crops and flips of the training images, and score the test images."""
         settings = self.settings
         with seeded(settings.seed, self.encoder.device):
-            model, loss = fine_tune(
+            model, loss = train_classifier(
                 self.encoder,
                 self.crop_and_flip,
                 self.weights,

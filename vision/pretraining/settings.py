@@ -129,7 +129,7 @@ def _reworded(name: str, help: str) -> Any:
 
 
 @dataclass(frozen=True)
-class VisionEngineSettings(TrainingSettings):
+class ImageTrainingSettings(TrainingSettings):
     """Options of the training loop, with defaults and help for images."""
 
     output_dir: str = option("out_vision", "Where the encoder, the log and checkpoints go.")
@@ -143,7 +143,7 @@ class VisionEngineSettings(TrainingSettings):
 
 
 PROGRAM = Program(
-    (StartSettings, VisionSettings, VisionEngineSettings),
+    (StartSettings, VisionSettings, ImageTrainingSettings),
     PRESETS,
     default="cifar10",
     loss_options=("key_momentum", "small_crops", "small_crop_size"),

@@ -7,11 +7,11 @@ from vision_cases import as_float, colour_images, tiny_encoder, whole
 
 from vision.evaluation import fine_tuning
 from vision.evaluation.fine_tuning import (
-    fine_tune,
     new_classifier,
     parse_class_weights,
     rate_of,
     score_classifier,
+    train_classifier,
     weights_of,
 )
 
@@ -21,7 +21,7 @@ def test_a_step_is_gradient_descent_on_the_weighted_loss(classes, rate):
     encoder = tiny_encoder()
     train = colour_images(12, classes)
     weights = weights_of({"b": 2.45}, train.classes)
-    model, loss = fine_tune(encoder, whole(train), weights, 1, seed=5)
+    model, loss = train_classifier(encoder, whole(train), weights, 1, seed=5)
 
     truth = new_classifier(encoder, classes, seed=5).train()
     log_odds = truth(as_float(train.pixels)).double()
@@ -46,8 +46,8 @@ def test_parts_of_a_step_add_up_to_its_gradient(classes, encoded_at_once, monkey
         module.training = False
     train = colour_images(11, classes)
     weights = weights_of({"b": 2.45}, train.classes)
-    model, loss = fine_tune(encoder, whole(train), weights, 2, 5, encoded_at_once)
-    expected, whole_loss = fine_tune(encoder, whole(train), weights, 2, 5)
+    model, loss = train_classifier(encoder, whole(train), weights, 2, 5, encoded_at_once)
+    expected, whole_loss = train_classifier(encoder, whole(train), weights, 2, 5)
     assert loss == pytest.approx(whole_loss, rel=1e-4)
     for one, other in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
@@ -63,7 +63,7 @@ def test_it_learns_and_its_figures_are_scikit_learns(monkeypatch):
     monkeypatch.setattr(fine_tuning, "rate_of", lambda *_: 0.05)
     train = colour_images(60, 2)
     test = colour_images(31, 2, seed=1)
-    model, _ = fine_tune(tiny_encoder(), whole(train), torch.ones(2), 5)
+    model, _ = train_classifier(tiny_encoder(), whole(train), torch.ones(2), 5)
     found = score_classifier(model, test, batch_size=7)
     assert found["top1"] > 90
     with torch.no_grad():
