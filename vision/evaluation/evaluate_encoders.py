@@ -6,9 +6,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -38,9 +37,8 @@ def evaluate_encoders(settings: ImageEvaluationSettings) -> None:
     """
     class_weights = parse_class_weights(settings.class_weights)
     encoders = load_encoders(settings)
-    dataset, data_dir, train_list = images_of(settings)
-    side = input_size_of(encoders.values())
-    sets = load_sets(settings, dataset, data_dir, train_list, side)
+    settings, train_list = with_images_of_training(settings)
+    sets = load_sets(settings, train_list, input_size_of(encoders.values()))
     train = sets["train"]
     tasks = settings.measures
     if "knn" in tasks and settings.k is not None and settings.k > len(train):
@@ -48,7 +46,8 @@ def evaluate_encoders(settings: ImageEvaluationSettings) -> None:
         reason = f"{settings.k} neighbours of a bank of {bank} images; give 1 to {bank}"
         raise ParameterError("k", reason)
     weights = weights_of(class_weights, train.classes)
-    file = settings.output or Path(settings.model) / f"vision-{Path(dataset).resolve().name}.jsonl"
+    data = Path(str(settings.dataset)).resolve()
+    file = settings.output or Path(settings.model) / f"vision-{data.name}.jsonl"
     if tasks:
         with naming("output"), _writing("output", file):  # reported before any work
             if file.is_file():
@@ -64,17 +63,25 @@ def evaluate_encoders(settings: ImageEvaluationSettings) -> None:
     if not tasks:
         return
     test = sets["test"]
-    used = {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights}
     conditions = {
-        "settings": {**asdict(settings), **used},
-        "data": data_record(train, test),
+        "settings": {**asdict(settings), "class_weights": class_weights},
+        "data": {
+            "name": train.name,
+            "variant": train.variant,
+            "classes": len(train.classes),
+            "train_images": len(train),
+            "test_images": len(test),
+            "corrupt_train_images": train.corrupt,
+            "corrupt_test_images": test.corrupt,
+            "checksums": [train.checksum(), test.checksum()],
+        },
         "device": str(device),
         "versions": versions("scikit-learn", "numpy", "pillow", "kornia"),
     }
     columns: dict[str, Column] = {}
     for name, encoder in encoders.items():
         columns[name] = {}
-        model: dict[str, Any] = {
+        model = {
             "model": name,
             "weights": fingerprint(encoder),
             "network": asdict(encoder.description),
@@ -83,8 +90,7 @@ def evaluate_encoders(settings: ImageEvaluationSettings) -> None:
         subject = Subject(encoder.to(device), train, test, settings, weights)
         for task in tasks:
             start = time.perf_counter()
-            measure = getattr(subject, task)
-            figures = measure()
+            figures = getattr(subject, task)()
             seconds = round(time.perf_counter() - start, 2)
             line = {**model, "task": task, "figures": figures, "seconds": seconds, **conditions}
             with _writing("output", file):
@@ -97,24 +103,20 @@ def evaluate_encoders(settings: ImageEvaluationSettings) -> None:
 
 
 def load_sets(
-    settings: ImageEvaluationSettings,
-    dataset: str,
-    data_dir: str | None,
-    train_list: str | None,
-    side: int,
+    settings: ImageEvaluationSettings, train_list: str | None, side: int
 ) -> dict[str, ImageSet]:
-    """Load the splits by name; features alone need no test images.
+    """Load the splits ``train`` and ``test``; features alone need no test images.
 
     Args:
-        settings: how many images, and whether damaged ones are left out.
-        dataset: its name or folder.
-        data_dir: folder of prepared data.
+        settings: data set, how many images, and whether damaged ones are left out.
         train_list: file that chooses the training images.
-        side: of the encoders' input, in pixels.
+        side: of the input of the encoders, in pixels.
 
     Raises:
         NoAccuracyError: there is no labelled test split, and something is to be measured.
     """
+    dataset = str(settings.dataset)
+    data_dir = settings.data_dir
     skip = settings.skip_corrupt
     train = load_images(dataset, "train", data_dir, skip, side, train_list)
     sets = {"train": train.sample(settings.limit, settings.seed)}
@@ -142,20 +144,6 @@ def _writing(parameter: str, file: Path) -> Iterator[None]:
         raise ParameterError(parameter, f"cannot write {str(file)!r}: {reason}") from error
 
 
-def data_record(train: ImageSet, test: ImageSet) -> dict[str, Any]:
-    """Return the entries of a result that identify its images."""
-    return {
-        "name": train.name,
-        "variant": train.variant,
-        "classes": len(train.classes),
-        "train_images": len(train),
-        "test_images": len(test),
-        "corrupt_train_images": train.corrupt,
-        "corrupt_test_images": test.corrupt,
-        "checksums": [train.checksum(), test.checksum()],
-    }
-
-
 def load_encoders(settings: ImageEvaluationSettings) -> dict[str, ImageEncoder]:
     """Load the model and the encoder to compare it with, by their names in the table."""
     encoders: dict[str, ImageEncoder] = {}
@@ -169,28 +157,31 @@ def load_encoders(settings: ImageEvaluationSettings) -> dict[str, ImageEncoder]:
     return {**encoders, settings.model: model}
 
 
-def images_of(settings: ImageEvaluationSettings) -> tuple[str, str | None, str | None]:
-    """Return data set, folder of prepared data and list of training images.
+def with_images_of_training(
+    settings: ImageEvaluationSettings,
+) -> tuple[ImageEvaluationSettings, str | None]:
+    """Return the settings with a data set, and the file that chooses its training images, if any.
 
-    They come from the settings, else from the model's training.
+    Without one in the settings both are those of the training of the model.
     """
     if settings.dataset is not None:
-        return settings.dataset, settings.data_dir, None
-    file = Path(settings.model) / RECORD
+        return settings, None
+    folder = Path(settings.model)
+    trained = find_record(folder).settings
     try:
-        trained = find_record(file.parent).settings
+        dataset = str(trained["dataset"])
         data_dir = settings.data_dir or trained["data_dir"]
-        return str(trained["dataset"]), data_dir, trained.get("train_list")
-    except (KeyError, TypeError) as error:
-        reason = f"{str(file)!r} does not say what the encoder was trained on; name images"
+    except KeyError as error:
+        file = str(folder / RECORD)
+        reason = f"{file!r} does not say what the encoder was trained on; name images"
         raise ParameterError("dataset", reason) from error
+    return replace(settings, dataset=dataset, data_dir=data_dir), trained.get("train_list")
 
 
 def input_size_of(encoders: Iterable[ImageEncoder]) -> int:
     """Return the side of the encoders' input in training, in pixels."""
-    sides = {encoder.input.image_size for encoder in encoders}
-    if len(sides) > 1:
-        numbers = " and ".join(map(str, sorted(sides)))
-        reason = f"the encoders were trained on images of {numbers} pixels a side"
+    side, *others = sorted({encoder.input.image_size for encoder in encoders})
+    if others:
+        reason = f"the encoders were trained on images of {side} and {others[0]} pixels a side"
         raise ParameterError("compare", reason)
-    return sides.pop()
+    return side

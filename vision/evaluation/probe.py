@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -61,42 +60,33 @@ def linear_probe(
         order = torch.randperm(len(x), generator=generator).to(x.device)
         return x[order], y[order]
 
-    weight, bias = _train(map(shuffled, range(epochs)), epochs, classes, BATCH_SIZE, x)
-    return F.linear((queries - mean) * scale, weight, bias)
+    asked = (queries - mean) * scale
+    return _scores(map(shuffled, range(epochs)), epochs, BATCH_SIZE, asked, classes)
 
 
-def balanced_svm(
-    train: Tensor, labels: Tensor, queries: Tensor, truth: Tensor, seed: int
-) -> dict[str, Any]:
-    """Return the accuracy of a linear SVM on balanced classes, FS of Kukleva et al.
+def balanced_svm(train: Tensor, labels: Tensor, queries: Tensor, seed: int) -> tuple[Tensor, int]:
+    """Train a linear SVM on balanced classes, the few-shot evaluation FS of Kukleva et al.
 
-    It is trained on unit vectors, as many of each class as there are of the rarest.
+    Features become unit vectors. Each class has as many training images as the rarest one, drawn
+    with the seed.
 
     Args:
         train: training features (n, dim).
         labels: their classes, (n,).
         queries: test features (m, dim).
-        truth: their classes, (m,).
-        seed: of the choice of images.
+        seed: of the choice of images and of the SVM.
 
     Returns:
-        The accuracy x 100, ``top1``, the number of training images, ``images``, and the labels that
-        are ``predicted``, (m,).
+        The predicted labels of the test features, (m,), and the number of training images.
     """
     x = unit_vectors(train).cpu().numpy()
     y = labels.cpu().numpy()
-    asked = unit_vectors(queries).cpu().numpy()
     present, counts = np.unique(y, return_counts=True)
     random = np.random.default_rng(seed)
-    chosen = []
-    for label in present:
-        of_class = random.permutation(np.flatnonzero(y == label))
-        chosen.append(of_class[: counts.min()])
-    rows = np.concatenate(chosen)
+    drawn = [random.permutation(np.flatnonzero(y == label))[: counts.min()] for label in present]
+    rows = np.concatenate(drawn)
     svm = LinearSVC(random_state=seed).fit(x[rows], y[rows])
-    predicted = torch.from_numpy(svm.predict(asked))
-    top1 = 100 * (predicted == truth.cpu()).double().mean().item()
-    return {"top1": top1, "images": len(rows), "predicted": predicted}
+    return torch.from_numpy(svm.predict(unit_vectors(queries).cpu().numpy())), len(rows)
 
 
 def augmented_probe(
@@ -130,43 +120,41 @@ def augmented_probe(
     def encoded(epoch: int) -> tuple[Tensor, Tensor]:
         order = torch.randperm(len(labels), generator=generator)[:used]
         inputs = views.batches(torch.split(order, encoded_at_once), device, epoch)
-        features = features_of(encoder, chain.from_iterable(inputs), device)
+        features = features_of(encoder, chain.from_iterable(inputs))
         return torch.cat(features), labels[order].to(device)
 
     shown = progress_bar(range(epochs), desc="linear probe", unit=" epochs")
     classes = len(views.images.classes)
-    weight, bias = _train(map(encoded, shown), epochs, classes, batch_size, queries)
-    return F.linear(queries, weight, bias)
+    return _scores(map(encoded, shown), epochs, batch_size, queries, classes)
 
 
-def _train(
-    shuffled: Iterable[tuple[Tensor, Tensor]],
+def _scores(
+    epochs_of_features: Iterable[tuple[Tensor, Tensor]],
     epochs: int,
-    classes: int,
     batch_size: int,
-    like: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Return weight (classes, dim) and bias (classes,), trained from 0.
+    queries: Tensor,
+    classes: int,
+) -> Tensor:
+    """Train a linear classifier, whose weights begin at 0, and return its scores (m, classes).
 
     Args:
-        shuffled: features (n, dim) and labels (n,) of each epoch, in the order of its steps.
+        epochs_of_features: features (n, dim) and labels (n,) of each epoch, in training order.
         epochs: their number.
+        batch_size: features in a step.
+        queries: test features (m, dim).
         classes: number of classes.
-        batch_size: of a step.
-        like: features of the same dimension and type, on the same device.
     """
-    weight = like.new_zeros(classes, like.shape[1], requires_grad=True)
-    bias = like.new_zeros(classes, requires_grad=True)
+    weight = queries.new_zeros(classes, queries.shape[1], requires_grad=True)
+    bias = queries.new_zeros(classes, requires_grad=True)
     rate = LEARNING_RATE * batch_size / 256
     optimizer = torch.optim.SGD([weight, bias], lr=rate, momentum=MOMENTUM)
-    for epoch, (x, y) in enumerate(shuffled):
-        starts = range(0, len(x), batch_size)
-        for step, start in enumerate(starts):
-            done = (epoch + step / len(starts)) / epochs
+    for epoch, (x, y) in enumerate(epochs_of_features):
+        batches = list(zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True))
+        for step, (features, labels) in enumerate(batches):
+            done = (epoch + step / len(batches)) / epochs
             optimizer.param_groups[0]["lr"] = rate * (1 + math.cos(math.pi * done)) / 2
-            rows = slice(start, start + batch_size)
-            loss = F.cross_entropy(F.linear(x[rows], weight, bias), y[rows])
+            loss = F.cross_entropy(F.linear(features, weight, bias), labels)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
-    return weight.detach(), bias.detach()
+    return F.linear(queries, weight, bias).detach()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 MOST_CLASSES = 20
@@ -50,11 +51,6 @@ def labelled(task: str, figures: Mapping[str, Any]) -> Column:
 
 def cells(columns: Mapping[str, Column]) -> list[list[str]]:
     """Return the cells of the table, the header first."""
-    labels: dict[str, None] = {}  # in the order of the columns
-    for column in columns.values():
-        labels |= dict.fromkeys(column)
-    lines = [["", *columns]]
-    for label in labels:
-        figures = [column.get(label, "-") for column in columns.values()]
-        lines.append([label, *figures])
-    return lines
+    labels = dict.fromkeys(chain.from_iterable(columns.values()))  # in the order of the columns
+    header = ["", *columns]
+    return [header, *([label, *(x.get(label, "-") for x in columns.values())] for label in labels)]
