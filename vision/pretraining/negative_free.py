@@ -99,11 +99,9 @@ class VICRegLoss(GlobalBatchLoss):
         gather: Gather | None = None,
     ) -> None:
         super().__init__(gather)
-        self.invariance = invariance
-        self.variance = variance
-        self.covariance = covariance
-        for name, weight in self.arguments().items():
-            setattr(self, name, check_number(name, weight, "[0, inf)"))
+        self.invariance = check_number("invariance", invariance, "[0, inf)")
+        self.variance = check_number("variance", variance, "[0, inf)")
+        self.covariance = check_number("covariance", covariance, "[0, inf)")
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         loss = self.invariance * (z1 - z2).square().mean()
@@ -128,8 +126,8 @@ class WMSELoss(GlobalBatchLoss):
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         n, dim = z1.shape
         slices = max(1, n // (2 * dim))
-        first = torch.cat([_white(part) for part in z1.tensor_split(slices)])  # (N, dim)
-        second = torch.cat([_white(part) for part in z2.tensor_split(slices)])
+        views = (torch.cat([_white(part) for part in z.tensor_split(slices)]) for z in (z1, z2))
+        first, second = views  # (N, dim)
         return (first - second).square().sum(1).mean()
 
 

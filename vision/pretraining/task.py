@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,7 @@ from dystress_text.losses.objectives import ContrastiveLoss, Objective
 from dystress_text.losses.vectors import at_least_fp32
 from dystress_text.training.batches import Batch, Embeddings
 from vision.data.views import RandomViews
-from vision.evaluation.knn import OnlineKnn
-from vision.pretraining.held_out import HeldOutAgreement
+from vision.pretraining.held_out import OnlineMeasure
 from vision.pretraining.negative_free import PROTOTYPES
 from vision.resnet import ImageEncoder, save_encoder
 
@@ -41,11 +41,13 @@ class PretrainTask:
     objective: Objective
     # whether all views of a side share a forward pass, and with it the batch statistics
     one_pass: bool = False
-    online: OnlineKnn | HeldOutAgreement | None = None  # metrics of the encoder while it trains
+    online: OnlineMeasure | None = None  # metrics of the encoder while it trains
     card: str = "Pre-trained."  # text for the saved folder's card
 
-    def __post_init__(self) -> None:
-        self.model: nn.Module = self.encoder  # what the optimiser trains; a subclass adds a head
+    @property
+    def model(self) -> nn.Module:
+        """Return what the optimiser trains: the encoder, in a subclass with a head."""
+        return self.encoder
 
     @property
     def state(self) -> nn.Module:
@@ -54,10 +56,6 @@ class PretrainTask:
     def begin_step(self, epoch: float, run_fraction: float) -> None:
         if isinstance(self.objective, ContrastiveLoss):
             self.objective.temperature.advance(epoch, run_fraction)
-        self.follow(run_fraction)
-
-    def follow(self, run_fraction: float) -> None:
-        """Move the second network, if there is one, after this fraction of the run."""
 
     def load(self, indices: NDArray[np.int64], step: int) -> Batch:
         return self.views.load(indices, step)
@@ -101,7 +99,6 @@ class MomentumTask(PretrainTask):
     autocast: Callable[[], AbstractContextManager[Any]]
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.key_encoder = copy.deepcopy(self.followed).requires_grad_(False)
 
     @property
@@ -118,11 +115,11 @@ class MomentumTask(PretrainTask):
         return self.momentum
 
     @torch.no_grad()
-    def follow(self, run_fraction: float) -> None:
+    def begin_step(self, epoch: float, run_fraction: float) -> None:
+        super().begin_step(epoch, run_fraction)
         keys: list[Tensor] = list(self.key_encoder.parameters())
         queries: list[Tensor] = list(self.followed.parameters())
-        share = 1 - self.momentum_at(run_fraction)
-        torch._foreach_lerp_(keys, queries, share)
+        torch._foreach_lerp_(keys, queries, 1 - self.momentum_at(run_fraction))
 
     @torch.no_grad()
     def _follow(self, *views: Tensor) -> Tensor:
@@ -174,14 +171,13 @@ class TeacherTask(MomentumTask):
     # DINO's teacher shares the prototypes; BYOL's has no predictor
     head_in_teacher: bool
 
-    def __post_init__(self) -> None:
-        self.headed = HeadedEncoder(self.encoder, self.head)
-        super().__post_init__()
-        self.model = self.headed
+    @cached_property
+    def model(self) -> HeadedEncoder:
+        return HeadedEncoder(self.encoder, self.head)
 
     @property
     def followed(self) -> nn.Module:
-        return self.headed if self.head_in_teacher else self.encoder
+        return self.model if self.head_in_teacher else self.encoder
 
     def momentum_at(self, run_fraction: float) -> float:
         remaining = (1 + math.cos(math.pi * run_fraction)) / 2  # from 1 to 0

@@ -8,17 +8,14 @@ from torch import nn
 from dystress_text.errors import ParameterError
 from dystress_text.losses import QueueInfoNCELoss
 from dystress_text.training.accelerator import make_accelerator
-from dystress_text.training.settings import TrainingSettings
-from vision.pretraining.build_task import make_optimizer
-from vision.pretraining.pretrain import prepare_run
-from vision.pretraining.settings import VisionSettings
+from vision.pretraining.build_task import make_optimizer, prepare_run
 from vision.train import parse
 
 
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("sqrt", 8), ("linear", 0.25)])
 def test_the_rate_is_scaled_to_the_batch(scaling, factor):
-    vision = VisionSettings(lr_scaling=scaling)
-    optimizer = make_optimizer(nn.Linear(2, 2), TrainingSettings(learning_rate=0.075), vision, 64)
+    settings = parse(["--learning_rate=0.075", f"--lr_scaling={scaling}", "--train_batch_size=64"])
+    optimizer = make_optimizer(nn.Linear(2, 2), settings)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.075 * factor)
 
 
@@ -26,9 +23,8 @@ def test_lars_against_its_formula():
     """You et al., 2017: trust eta |w| / (|g| + d |w|) on matrices; plain momentum on the rest."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
     net.double()
-    training = TrainingSettings(learning_rate=0.5, weight_decay=0.1)
-    vision = VisionSettings(optimizer="lars")
-    optimizer = make_optimizer(net, training, vision, 64, "imagenet100-400")
+    flags = ["--learning_rate=0.5", "--lr_scaling=none", "--weight_decay=0.1"]
+    optimizer = make_optimizer(net, parse(["--preset=imagenet100-400", *flags]))
     parameters = list(net.parameters())
     expected = [p.detach().clone() for p in parameters]
     momentum = [torch.zeros_like(w) for w in expected]
@@ -49,9 +45,7 @@ def test_lars_against_its_formula():
 
 def test_barlow_twins_has_lightlys_rates():
     """Those of its benchmark on ImageNet-1K at batch 256; biases and norms have their own."""
-    settings = parse(["--preset=imagenet1k-barlow-twins"])
-    net = nn.Linear(2, 2)
-    optimizer = make_optimizer(net, settings.training, settings.vision, 256, settings.preset)
+    optimizer = make_optimizer(nn.Linear(2, 2), parse(["--preset=imagenet1k-barlow-twins"]))
     rates = [group["lr"] for group in optimizer.param_groups]
     assert rates == pytest.approx([0.2, 0.0048])
 

@@ -15,8 +15,8 @@ from vision_cases import colour_images, tiny_encoder
 from dystress_text.training.accelerator import make_accelerator
 from vision import train
 from vision.evaluation.features import image_features
+from vision.pretraining.build_task import prepare_run
 from vision.pretraining.held_out import agreement, nearest
-from vision.pretraining.pretrain import prepare_run
 
 QUICK = [
     "--architecture=resnet10_narrow",

@@ -78,8 +78,8 @@ def test_the_process_is_as_before(folder, tmp_path):
     "loss", ["queue(0.2, queue_size=16)", "macl(alignment_adaptive(0.1, 0.5, 0), both_views=True)"]
 )
 def test_the_program_trains_saves_and_reports(loss, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("vision.pretraining.pretrain.CPU_BANK", 12)
-    monkeypatch.setattr("vision.pretraining.pretrain.CPU_QUERIES", 3)
+    monkeypatch.setattr("vision.pretraining.build_task.CPU_BANK", 12)
+    monkeypatch.setattr("vision.pretraining.build_task.CPU_QUERIES", 3)
     out = tmp_path / "out"
     assert run(folder, out, f"--loss={loss}", "--max_steps=2", "--log_similarity") == 0
     record = record_of(out)
