@@ -83,8 +83,8 @@ def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> Prepare
             held_out = vision.held_out
     divided = divide(images, held_out, vision.knn_k, seed)
     if held_out and not divided.held_out:
-        count = f"{len(images):,}"
-        notes.append(f"none of {count} images is held out: too few for knn_k {vision.knn_k}")
+        reason = f"too few for knn_k {vision.knn_k}"
+        notes.append(f"none of {len(images):,} images is held out: {reason}")
     settings = _fitted(settings, len(divided.train), accelerator.num_processes)
     # whether each forward pass sees one view of each image
     apart = not vision.one_pass or vision.small_crops == 1
@@ -166,14 +166,12 @@ def _task(
     common |= {"momentum": vision.key_momentum, "autocast": accelerator.autocast}
     if objective.task == "queue":
         return QueueTask(**common)
-    shared = objective.task == "prototypes"
-    head: nn.Module
-    if shared:
-        head = Prototypes(dim, objective.argument("prototypes"))
-    else:
-        head = mlp(dim, PREDICTOR_HIDDEN, dim)
-    head = _on_device(head, vision, accelerator)
-    return TeacherTask(**common, head=head, head_in_teacher=shared)
+    if objective.task == "prototypes":
+        prototypes = Prototypes(dim, objective.argument("prototypes"))
+        head = _on_device(prototypes, vision, accelerator)
+        return TeacherTask(**common, head=head, head_in_teacher=True)
+    predictor = _on_device(mlp(dim, PREDICTOR_HIDDEN, dim), vision, accelerator)
+    return TeacherTask(**common, head=predictor, head_in_teacher=False)
 
 
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
@@ -198,22 +196,21 @@ def _online(
     accelerator: Accelerator,
 ) -> OnlineMeasure | None:
     """Return the measure while training: on test images, else on held-out ones, else None."""
-    if queries is None and not divided.held_out:
-        return None
     k = settings.vision.knn_k
-    seed = settings.training.seed
     batch_size = settings.training.train_batch_size // accelerator.num_processes
+    if queries is None:
+        if not divided.held_out:
+            return None
+        seen = replace(views, images=divided.examples, others=())
+        return HeldOutAgreement(seen, divided.held_out, k, batch_size)
     bank = divided.train
-    if queries is not None and accelerator.device.type == "cpu":
-        bank = bank.sample(CPU_BANK, seed)
-        queries = queries.sample(CPU_QUERIES, seed)
+    if accelerator.device.type == "cpu":
+        bank = bank.sample(CPU_BANK, settings.training.seed)
+        queries = queries.sample(CPU_QUERIES, settings.training.seed)
     if k > len(bank):
         reason = f"{k} neighbours of {len(bank)} training images; 0 for no evaluation"
         raise ParameterError("knn_k", reason)
-    if queries is not None:
-        return OnlineKnn(bank, queries, k, batch_size)
-    seen = replace(views, images=divided.examples, others=())
-    return HeldOutAgreement(seen, divided.held_out, k, batch_size)
+    return OnlineKnn(bank, queries, k, batch_size)
 
 
 def make_optimizer(network: nn.Module, settings: PretrainSettings) -> torch.optim.Optimizer:
@@ -228,10 +225,8 @@ def make_optimizer(network: nn.Module, settings: PretrainSettings) -> torch.opti
     scales = {"none": 1.0, "sqrt": math.sqrt(batch_size), "linear": batch_size / 256}
     rate = settings.training.learning_rate * scales[vision.lr_scaling]
     if vision.optimizer == "sgd":
-        trained = [p for p in network.parameters() if p.requires_grad]
-        return torch.optim.SGD(
-            trained, lr=rate, momentum=0.9, weight_decay=weight_decay, fused=True
-        )
+        trained = network.parameters()
+        return torch.optim.SGD(trained, rate, 0.9, weight_decay=weight_decay, fused=True)
     groups = parameter_groups(network, weight_decay)
     if vision.optimizer == "lars":
         lars = LARS_RATES.get(settings.preset, LarsRates())
