@@ -1,4 +1,4 @@
-"""An evaluation of image encoders, from loading them to the result file."""
+"""Evaluate image encoders: load them and the images, measure, append results, print a table."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ from vision.resnet import ImageEncoder, build_encoder, fingerprint, load_encoder
 
 @full_fp32()
 def evaluate_encoders(settings: ImageEvaluationSettings) -> None:
-    """Write the features, if asked for; append a line to the result file after each measure, and
-    print a table.
+    """Write features and run the tasks that the settings name, then print a table.
+
+    Each task of an encoder appends a line to the result file when it ends.
 
     Raises:
-        ParameterError: an option cannot be satisfied; raised before any encoder runs.
+        ParameterError: an option cannot be satisfied. No encoder has run by then.
     """
     class_weights = parse_class_weights(settings.class_weights)
     encoders = load_encoders(settings)
@@ -135,7 +136,7 @@ def load_sets(
 
 @contextmanager
 def _writing(parameter: str, file: Path) -> Iterator[None]:
-    """Make the folder of a file, and let errors of the system name the parameter."""
+    """Make the folder of a file; an OSError inside becomes a ParameterError."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         yield
@@ -145,7 +146,7 @@ def _writing(parameter: str, file: Path) -> Iterator[None]:
 
 
 def load_encoders(settings: ImageEvaluationSettings) -> dict[str, ImageEncoder]:
-    """Load the model and the encoder to compare it with, by their names in the table."""
+    """Load the model, and any encoder to compare it with, by name in the table."""
     encoders: dict[str, ImageEncoder] = {}
     model = load_encoder(settings.model)
     if settings.compare == UNTRAINED:
@@ -179,7 +180,7 @@ def with_images_of_training(
 
 
 def input_size_of(encoders: Iterable[ImageEncoder]) -> int:
-    """Return the side of the encoders' input in training, in pixels."""
+    """Return the side of the images that all encoders were trained on, in pixels."""
     side, *others = sorted({encoder.input.image_size for encoder in encoders})
     if others:
         reason = f"the encoders were trained on images of {side} and {others[0]} pixels a side"

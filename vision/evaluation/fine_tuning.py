@@ -1,4 +1,4 @@
-"""Fine-tuning of a whole encoder on a labelled image set, with weights of the classes."""
+"""Fine-tuning of a whole encoder on a labelled image set, with a weight for each class."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def train_classifier(
 ) -> tuple[ImageEncoder, float]:
     """Train a copy of an encoder as a classifier by plain SGD.
 
-    Only the views draw from the caller's random state. The gradients of a step are accumulated over
-    parts of its batch, each with its own batch statistics.
+    The views alone draw from torch's random state. A step accumulates the gradients of parts of its
+    batch, each with batch statistics of its own.
 
     Args:
-        encoder: where training starts; it stays as it is.
+        encoder: where training starts; it does not change.
         views: one random view of each labelled image.
         weights: of the classes, (classes,), from :func:`weights_of`.
         epochs: passes over the images.

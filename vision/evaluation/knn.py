@@ -130,8 +130,8 @@ class OnlineKnn:
         )
 
     def __call__(self, encoder: ImageEncoder) -> dict[str, float]:
-        known = image_features(encoder, self.bank, self.batch_size)
-        asked = image_features(encoder, self.queries, self.batch_size)
-        labels = self.bank.targets.to(known.device)
-        votes = cosine_votes(known, labels, asked, len(self.bank.classes), self.k)
+        bank = image_features(encoder, self.bank, self.batch_size)
+        queries = image_features(encoder, self.queries, self.batch_size)
+        labels = self.bank.targets.to(bank.device)
+        votes = cosine_votes(bank, labels, queries, len(self.bank.classes), self.k)
         return {self.metric.name: top_accuracy(votes, self.queries.targets, 1)}

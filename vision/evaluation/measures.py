@@ -56,7 +56,10 @@ class Subject:
         return {"k": k, **figures}
 
     def linear(self) -> dict[str, Any]:
-        """Train the linear probe: the published one for photos, the fast one for small images."""
+        """Return the accuracy of a linear probe.
+
+        By default it trains on augmented images, or for images in memory on fixed features.
+        """
         settings = self.settings
         epochs = settings.probe_epochs
         seed = settings.seed
@@ -74,7 +77,7 @@ class Subject:
         return {**self.accuracies(scores), "probe": probe}
 
     def svm(self) -> dict[str, Any]:
-        """Train a linear SVM on a balanced part of the training images."""
+        """Return the accuracy of a linear SVM on a balanced part of the training images."""
         predicted, images = balanced_svm(self.bank, self.labels, self.queries, self.settings.seed)
         truth = self.test.targets
         return {
@@ -86,7 +89,7 @@ class Subject:
     def geometry(self) -> dict[str, Any]:
         """Measure the features of the test images, as :mod:`dystress_text.losses.geometry` does.
 
-        Encoders with one seed see the same views. Figures that are undefined for so few images or
+        All encoders see the same views if the seed is the same. Figures that need more images or
         classes are left out.
         """
         settings = self.settings
@@ -111,7 +114,7 @@ class Subject:
         return {name: figure.tolist() for name, figure in figures.items()}
 
     def transfer(self) -> dict[str, Any]:
-        """Fine-tune on crops and flips of the training images, and score the test images."""
+        """Return the accuracy after fine-tuning on crops and flips of the training images."""
         settings = self.settings
         with seeded(settings.seed, self.encoder.device):
             model, loss = train_classifier(
@@ -131,7 +134,7 @@ class Subject:
 
     @property
     def crop_and_flip(self) -> RandomViews:
-        """Return a view of each training image, in its colours, to train a classifier."""
+        """Return the views to train a classifier on: a random crop and flip of each image."""
         image_input = self.encoder.input
         augment = CropAndFlip(RandomCrop(image_input.image_size), image_input.mean, image_input.std)
         return RandomViews(self.train, augment, 1, self.settings.seed)

@@ -1,7 +1,7 @@
-"""The linear probe: one layer on frozen features, with the paper's schedule for ImageNet.
+"""Linear classifiers on frozen features: the linear probe, by the paper's schedule, and an SVM.
 
-On augmented images, as for published figures, each epoch sees other crops and the encoder runs in
-each step. On fixed features, the fast choice, the features of each image are computed once.
+The probe on augmented images, as in published figures, encodes other crops in each epoch. The probe
+on fixed features, which is faster, encodes each image once.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def linear_probe(
 
     It is trained by SGD with momentum and a cosine schedule, without decay.
 
-    Features are first shifted by their mean and divided by one number, so that their entries have a
-    mean square of 1 over the training images. This does not change what a linear classifier can
-    express, but one learning rate then suits all encoders, also those whose features differ little
-    from their mean, such as untrained ones. The caller's random state does not change.
+    Features are first centred and divided by one number, so that their entries have a mean square
+    of 1 over the training images. A linear classifier can express the same as before, but one
+    learning rate now suits all encoders, even untrained ones, whose features differ little from
+    their mean. The random state does not change.
 
     Args:
         train: training features (n, dim).
@@ -97,11 +97,11 @@ def augmented_probe(
     seed: int,
     encoded_at_once: int = BATCH_SIZE,
 ) -> Tensor:
-    """Return scores (m, classes) of a linear classifier trained on random views, as SimCLR's.
+    """Return scores (m, classes) of a linear classifier that is trained on random views.
 
-    The schedule is that of :func:`linear_probe`. The encoder is frozen and in evaluation mode.
-    Features enter as they are, and images that do not fill the last batch of an epoch are left out
-    of it. What the views draw on the device comes from the caller's random state.
+    The schedule is that of :func:`linear_probe`; the evaluation is SimCLR's. The encoder is frozen
+    and in evaluation mode. Features enter as they are, and an epoch leaves out the images that do
+    not fill its last batch. The views draw from torch's random state.
 
     Args:
         encoder: gives the features.

@@ -32,8 +32,8 @@ def labelled(task: str, figures: Mapping[str, Any]) -> Column:
 
     Args:
         task: such as ``knn``.
-        figures: by name; None, those that the table does not show, and those of each of more than
-            20 classes are left out.
+        figures: by name. Those that are None are left out, and if there are more than 20 classes
+            those of each class.
     """
     prefix = _PREFIXES[task].format(**figures)
     column = {}
@@ -53,4 +53,5 @@ def cells(columns: Mapping[str, Column]) -> list[list[str]]:
     """Return the cells of the table, the header first."""
     labels = dict.fromkeys(chain.from_iterable(columns.values()))  # in the order of the columns
     header = ["", *columns]
-    return [header, *([label, *(x.get(label, "-") for x in columns.values())] for label in labels)]
+    lines = [[label, *(each.get(label, "-") for each in columns.values())] for label in labels]
+    return [header, *lines]

@@ -43,10 +43,10 @@ CPU_QUERIES = 3_000
 class PreparedRun(NamedTuple):
     """What a run of pre-training needs before its first step."""
 
-    settings: PretrainSettings  # their batch is not larger than the set
+    settings: PretrainSettings  # with a batch of at most all images
     task: PretrainTask
-    examples: ImageSet  # for the page: pictures held out, if any, then some of training
-    notes: tuple[str, ...]  # on what is measured, and on the batch
+    examples: ImageSet  # those of :class:`DividedImages`, for the page
+    notes: tuple[str, ...]  # lines for the user on what is measured
 
 
 def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> PreparedRun:
@@ -105,10 +105,10 @@ def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> Prepare
 
 
 def _fitted(settings: PretrainSettings, count: int, processes: int) -> PretrainSettings:
-    """Return the settings with a batch of all images, if there are fewer and none was given."""
+    """Return the settings; all images are the batch if they are fewer than that of the preset."""
     fewer = count // processes * processes
     batch_size = settings.training.train_batch_size
-    if "train_batch_size" in settings.chosen or fewer >= batch_size:
+    if "train_batch_size" in settings.user_options or fewer >= batch_size:
         return settings
     if fewer < 2:
         reason = f"training needs 2 images at least, and one in each process; there are {count}"
@@ -127,7 +127,7 @@ def _on_device(module: nn.Module, vision: VisionSettings, accelerator: Accelerat
 
 
 def _objective(settings: PretrainSettings, accelerator: Accelerator) -> Objective:
-    """Return the loss of the settings, on the accelerator's device, for all processes' rows."""
+    """Return a copy of the loss on the device, which gathers the embeddings of all processes."""
     vision = settings.vision
     objective = copy.deepcopy(settings.loss)
     several = accelerator.num_processes > 1
@@ -150,7 +150,7 @@ def _task(
     online: OnlineMeasure | None,
     accelerator: Accelerator,
 ) -> PretrainTask:
-    """Return the task that the objective names; its parts are on the accelerator's device."""
+    """Return the task that the objective names, on the device of the accelerator."""
     vision = settings.vision
     dim = vision.out_dim
     common: dict[str, Any] = {
@@ -175,14 +175,14 @@ def _task(
 
 
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
-    """Return two views of each image, and DINO's small ones."""
+    """Return two views of each image, and any small ones of DINO."""
     vision = settings.vision
     crop = RandomCrop(vision.image_size, vision.min_scale)
     augment = SimclrAugment(crop, image_input.mean, image_input.std, vision.jitter, vision.blur)
     views = RandomViews(images, augment, 2, settings.training.seed)
     if not vision.small_crops:
         return views
-    # coloured as the others, with areas up to where the large ones begin
+    # with the colours of the large crops; their areas end where those of the large crops begin
     small_crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
     small = replace(augment, crop=small_crop)
     return replace(views, others=((small, vision.small_crops),))

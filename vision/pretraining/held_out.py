@@ -1,7 +1,7 @@
 """Measure and show what training does to pictures without labels.
 
-The measure holds pictures out of training and asks whether the two views of each find one another.
-The page shows pictures with those nearest to them, before and after training.
+Pictures are held out, and the measure is how often two random views of one find one another. The
+page shows pictures with their nearest neighbours before and after training.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from vision.evaluation.knn import OnlineKnn
 from vision.resnet import ImageEncoder
 
 METRIC = Metric("held_out", "agreement", "held-out pictures: agreement of two views x 100")
-FEWEST = 5  # pictures to hold out, if these are at most a quarter
+FEWEST = 5  # pictures to hold out, but at most a quarter
 SEARCHED = 500  # training pictures among which neighbours are searched
-MEASURED = 50  # least pairs of views; fewer pictures are seen in several
+MEASURED = 50  # least number of pairs of views; fewer pictures have several pairs each
 SHOWN = 12  # pictures on the page
 NEAREST = 5  # neighbours of each
 HEADING = "Pictures (left) and the five nearest to each: before training (above), after it (below)"
@@ -50,8 +50,8 @@ class DividedImages(NamedTuple):
 def divide(images: ImageSet, most: int, k: int, seed: int) -> DividedImages:
     """Hold out a tenth of the images, drawn with the seed, and at most ``most``.
 
-    Files that a list repeats are held out wholly. Of at most 2 k images none is held out, as half
-    of them would be among the k nearest by chance.
+    All copies of a file that a list repeats are held out together. Of 2 k images or fewer none is
+    held out: by chance alone, half of the pairs would count as found.
     """
     fewest = min(FEWEST, len(images) // 4)
     count = min(most, max(len(images) // 10, fewest))
@@ -72,15 +72,15 @@ def divide(images: ImageSet, most: int, k: int, seed: int) -> DividedImages:
 
 
 def agreement(first: Tensor, second: Tensor, count: int, k: int) -> float:
-    """Return how often one view of a picture is among the k nearest to the other one, x 100.
+    """Return how often one view of a picture is among the k nearest to its other view, x 100.
 
-    A view is searched among the other views of all pictures, by cosine. Views that are equally near
-    count as nearer, so that equal features score nothing.
+    Each view is compared by cosine with the other views of all n pictures. Ties count as misses, so
+    that equal features score 0.
 
     Args:
         first: features of a view of each picture, (n, dim).
-        second: features of another one, (n, dim).
-        count: the pictures whose views are searched, the first ones.
+        second: features of another view of each, (n, dim).
+        count: how many pictures are measured, the first ones.
         k: number of neighbours.
     """
     hits = []

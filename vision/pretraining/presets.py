@@ -1,6 +1,6 @@
-"""Named recipes of pre-training, each with its table and row of the paper.
+"""Named recipes of pre-training, each with its table and row in the paper.
 
-docs/reproduction.md says what they take where the paper is silent.
+docs/reproduction.md lists the choices where the paper is silent.
 """
 
 from __future__ import annotations

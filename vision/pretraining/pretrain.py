@@ -1,4 +1,4 @@
-"""A run of pre-training: from loading images and network to the record and page."""
+"""A run of pre-training, from its settings to the record and the page."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ def _new_record(settings: PretrainSettings, task: PretrainTask, folder: Path) ->
 
 
 def _identity(images: ImageSet, settings: PretrainSettings, folder: Path) -> dict[str, str]:
-    """Return what identifies the images: a hash of the files' names, and a text for resuming.
+    """Return ``files``, a hash of the file names, and ``id``, which must not change on resuming.
 
-    The text of small images includes a hash of their pixels. With skip_corrupt, a run that is
-    resumed on the same files keeps its text, since damaged pixels cannot be compared.
+    The id of images in memory includes a hash of their pixels. With ``skip_corrupt`` a run keeps
+    its id as long as the files have the same names, since a damaged file changes the pixels.
     """
     files = images.files_id
     before = find_record(folder).data
@@ -114,7 +114,7 @@ def _identity(images: ImageSet, settings: PretrainSettings, folder: Path) -> dic
 
 
 def _begin(prepared_run: PreparedRun, trainer: Trainer, record: RunRecord, folder: Path) -> None:
-    """Print what is trained, measure the untrained network, and write the record."""
+    """Print what the run trains on, measure the untrained network, and write the record."""
     settings, task, examples, notes = prepared_run
     images = task.views.images
     batch_size = settings.training.train_batch_size
@@ -170,7 +170,7 @@ def _publish(prepared_run: PreparedRun, trainer: Trainer, record: RunRecord) -> 
 
 
 def _next_command(settings: PretrainSettings, record: RunRecord) -> str:
-    """Return what to do with the encoder: without labelled test images there are only features."""
+    """Return a command that evaluates the encoder, or without labels writes its features."""
     command = f"python vision/evaluate.py --model {quote(settings.training.output_dir)}"
     if settings.vision.skip_corrupt:
         command += " --skip_corrupt"

@@ -153,19 +153,20 @@ PROGRAM = Program(
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """All settings of a run, and the names of the options that the user chose."""
+    """All settings of a run."""
 
     vision: VisionSettings
     training: TrainingSettings
     loss: Objective
     preset: str
-    chosen: frozenset[str] = field(default=frozenset(), compare=False)
+    # the names of those that are not the preset's
+    user_options: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> PretrainSettings:
-        """Return the settings of a preset and the options that replace its own.
+        """Return the settings of a preset, with the options that replace its own.
 
-        A folder of one's own has another preset by default than the sets with a name.
+        The default preset of a folder is ``own-photos``.
         """
         default = {}
         if not is_known(str(options.get("dataset", SHAPES))):
@@ -204,14 +205,14 @@ class PretrainSettings:
             raise ParameterError("log_similarity", reason)
 
     def options(self) -> dict[str, Any]:
-        """Return every option by its name; paths of data hold in any working directory."""
+        """Return all options by name, with absolute paths of data."""
         options = {"preset": self.preset, "loss": str(self.loss)}
         options |= vars(self.vision) | vars(self.training)
         return options | absolute_paths(options)
 
     def asked(self) -> dict[str, Any]:
-        """Return the options by which a finished run is recognised: a batch only if given."""
+        """Return the options that a finished run must have; the batch only if the user set it."""
         options = self.options()
-        if "train_batch_size" not in self.chosen:
+        if "train_batch_size" not in self.user_options:
             del options["train_batch_size"]
         return options
