@@ -120,9 +120,10 @@ def test_transformers_read_backbone_and_input(tmp_path):
         torch.testing.assert_close(pooled, encoder.features(pixels))
 
 
-@pytest.mark.parametrize("side", [32, 96, 160, 224, 320, 384])
-@pytest.mark.parametrize(("height", "width"), [(480, 640), (601, 350), (50, 66)])
-@pytest.mark.parametrize("crop", [0.875, 1.0])
+@pytest.mark.parametrize("side", [32, 160, 384])
+@pytest.mark.parametrize(
+    ("height", "width", "crop"), [(480, 640, 0.875), (601, 350, 0.875), (601, 350, 1), (50, 66, 1)]
+)
 def test_evaluation_cuts_the_square_of_the_saved_processor(side, height, width, crop, tmp_path):
     encoder = tiny_encoder()
     encoder.input = ImageInput(side, crop, (0.25, 0.5, 0.75), (1.0, 0.5, 0.25))

@@ -80,6 +80,8 @@ def test_a_step(loss, tmp_path, monkeypatch):
     output = f"--output_dir={tmp_path / 'out'}"
     settings = parse([*SHORT.split(), f"--loss={loss}", output, "--blur=true"])
     task = prepare_run(settings, make_accelerator(settings.training)).task
+    shares_head = loss == "dino()"
+    assert getattr(task, "head_in_teacher", shares_head) == shares_head
     to_meta(task)
     # torch's fused optimisers do not know the meta device
     assert step(task, 16, lambda network: torch.optim.SGD(network.parameters(), 0.1)).device == META
