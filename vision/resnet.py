@@ -25,6 +25,7 @@ from transformers import ResNetConfig, ResNetModel
 
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.atomic import atomic_files, write_json
+from dystress_text.losses.vectors import at_least_fp32
 from vision.architectures import ARCHITECTURES, IN_OTHER_LIBRARIES, STEMS
 
 CIFAR_STEM = [
@@ -93,7 +94,7 @@ class ImageEncoder(nn.Module):
         """Return the backbone's pooled output, (n, 3, h, w) -> (n, feature_dim), at least fp32."""
         images = images.contiguous(memory_format=torch.channels_last)
         pooled: Tensor = self.backbone(images).pooler_output  # (n, feature_dim, 1, 1)
-        return pooled.flatten(1).to(torch.promote_types(pooled.dtype, torch.float32))
+        return at_least_fp32(pooled.flatten(1))
 
     def forward(self, *images: Tensor) -> Tensor:
         """Return the output of the projector for batches of images, (n, 3, h, w): (all n, out_dim).
@@ -269,10 +270,9 @@ def load_encoder(folder: str | Path) -> ImageEncoder:
 
 def fingerprint(encoder: ImageEncoder) -> str:
     """Return a hash of the backbone's weights."""
-    digest = hashlib.sha256()
-    for tensor in encoder.backbone.state_dict().values():
-        digest.update(tensor.numpy().tobytes())
-    return digest.hexdigest()[:16]
+    state = encoder.backbone.state_dict()
+    content = b"".join(tensor.numpy().tobytes() for tensor in state.values())
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def code_for_exporting(description: EncoderDescription, folder: str) -> str:

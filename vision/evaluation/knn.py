@@ -67,13 +67,12 @@ def accuracy_by_class(
         labels: the true ones, (n,).
         classes: names, by label.
     """
-    labels = labels.to(predicted.device)
-    counts = torch.bincount(labels, minlength=len(classes))
-    right = torch.bincount(labels[predicted == labels], minlength=len(classes))
     by_class = {}
-    for name, hits, images in zip(classes, right.tolist(), counts.tolist(), strict=True):
-        if images:
-            by_class[name] = {"top1": 100 * hits / images, "images": images}
+    for label, name in enumerate(classes):
+        of_class = predicted[labels.to(predicted.device) == label]
+        if len(of_class):
+            right = int((of_class == label).sum())
+            by_class[name] = {"top1": 100 * right / len(of_class), "images": len(of_class)}
     return by_class
 
 

@@ -7,7 +7,7 @@ on fixed features, which is faster, encodes each image once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
 from itertools import chain
 
 import numpy as np
@@ -49,19 +49,16 @@ def linear_probe(
     """
     mean = train.mean(0)
     x = train - mean
-    y = labels.to(train.device)
     deviation = torch.linalg.vector_norm(x) / math.sqrt(x.numel())
     # identical features leave rounding errors, which must not be scaled up
     scale = torch.where(deviation > 1e-6 * mean.abs().max(), 1 / deviation, 0)
     x *= scale
-    generator = torch.Generator().manual_seed(seed)
 
-    def shuffled(epoch: int) -> tuple[Tensor, Tensor]:
-        order = torch.randperm(len(x), generator=generator).to(x.device)
-        return x[order], y[order]
+    def features(rows: Tensor, epoch: int) -> Tensor:
+        return x[rows.to(x.device)]
 
     asked = (queries - mean) * scale
-    return _scores(map(shuffled, range(epochs)), epochs, BATCH_SIZE, asked, classes)
+    return _scores(features, labels, asked, classes, BATCH_SIZE, epochs, seed)
 
 
 def balanced_svm(train: Tensor, labels: Tensor, queries: Tensor, seed: int) -> tuple[Tensor, int]:
@@ -112,48 +109,53 @@ def augmented_probe(
         encoded_at_once: most images that go through the encoder together.
     """
     labels = views.images.targets
-    device = queries.device
-    generator = torch.Generator().manual_seed(seed)
     batch_size = min(BATCH_SIZE, len(labels))
     used = len(labels) // batch_size * batch_size
 
-    def encoded(epoch: int) -> tuple[Tensor, Tensor]:
-        order = torch.randperm(len(labels), generator=generator)[:used]
-        inputs = views.batches(torch.split(order, encoded_at_once), device, epoch)
-        features = features_of(encoder, chain.from_iterable(inputs))
-        return torch.cat(features), labels[order].to(device)
+    def features(rows: Tensor, epoch: int) -> Tensor:
+        parts = torch.split(rows[:used], encoded_at_once)
+        inputs = views.batches(parts, encoder.device, epoch)
+        return torch.cat(features_of(encoder, chain.from_iterable(inputs)))
 
-    shown = progress_bar(range(epochs), desc="linear probe", unit=" epochs")
     classes = len(views.images.classes)
-    return _scores(map(encoded, shown), epochs, batch_size, queries, classes)
+    return _scores(features, labels, queries, classes, batch_size, epochs, seed)
 
 
 def _scores(
-    epochs_of_features: Iterable[tuple[Tensor, Tensor]],
-    epochs: int,
-    batch_size: int,
+    features: Callable[[Tensor, int], Tensor],
+    labels: Tensor,
     queries: Tensor,
     classes: int,
+    batch_size: int,
+    epochs: int,
+    seed: int,
 ) -> Tensor:
     """Train a linear classifier, whose weights begin at 0, and return its scores (m, classes).
 
     Args:
-        epochs_of_features: features (n, dim) and labels (n,) of each epoch, in training order.
-        epochs: their number.
-        batch_size: features in a step.
+        features: returns the features of images at rows (n,), or of the first of them, in an epoch.
+        labels: of the images, (n,).
         queries: test features (m, dim).
         classes: number of classes.
+        batch_size: features in a step.
+        epochs: passes over the images.
+        seed: of the order of the images.
     """
     weight = queries.new_zeros(classes, queries.shape[1], requires_grad=True)
     bias = queries.new_zeros(classes, requires_grad=True)
     rate = LEARNING_RATE * batch_size / 256
     optimizer = torch.optim.SGD([weight, bias], lr=rate, momentum=MOMENTUM)
-    for epoch, (x, y) in enumerate(epochs_of_features):
-        batches = list(zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True))
-        for step, (features, labels) in enumerate(batches):
-            done = (epoch + step / len(batches)) / epochs
+    generator = torch.Generator().manual_seed(seed)
+    for epoch in progress_bar(range(epochs), desc="linear probe", unit=" epochs"):
+        order = torch.randperm(len(labels), generator=generator)
+        x = features(order, epoch)
+        y = labels[order[: len(x)].to(labels.device)].to(x.device)
+        starts = range(0, len(x), batch_size)
+        for step, start in enumerate(starts):
+            done = (epoch + step / len(starts)) / epochs
             optimizer.param_groups[0]["lr"] = rate * (1 + math.cos(math.pi * done)) / 2
-            loss = F.cross_entropy(F.linear(features, weight, bias), labels)
+            batch = slice(start, start + batch_size)
+            loss = F.cross_entropy(F.linear(x[batch], weight, bias), y[batch])
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
