@@ -143,7 +143,7 @@ class ZeroICLLoss(GlobalBatchLoss):
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         first = _decorrelated(_standardised(z1, dim=1), ridge=0.01)  # (N, dim)
         second = _decorrelated(_standardised(z2, dim=1), ridge=0.01)
-        return (1 - (first * second).mean(1)).square().sum()
+        return _disagreement(first, second)
 
 
 @register("zero_fcl")
@@ -178,9 +178,7 @@ class ARBLoss(GlobalBatchLoss):
         z2 = _standardised(z2.T, dim=1)
         base1 = _decorrelated(z1.detach(), ridge=1e-5)
         base2 = _decorrelated(z2.detach(), ridge=1e-5)
-        first = (z1 * base2).mean(1)  # (dim,)
-        second = (z2 * base1).mean(1)
-        return (1 - first).square().sum() + (1 - second).square().sum()
+        return _disagreement(z1, base2) + _disagreement(z2, base1)
 
 
 @register("byol")
@@ -236,17 +234,13 @@ class DINOLoss(NegativeFreeLoss):
         terms = []
         for i, output in enumerate(outputs):
             teacher = torch.softmax((output - self.centre) / self.teacher_temperature, dim=1)
-            for j, log_probabilities in enumerate(student):
-                if i != j:
-                    terms.append(-(teacher * log_probabilities).sum(1))  # (batch,)
+            others = student[:i] + student[i + 1 :]
+            terms += [-(teacher * log_probabilities).sum(1) for log_probabilities in others]
         if self.training:
-            self._move_centre(torch.cat(outputs))
-        return torch.stack(terms).mean()
-
-    def _move_centre(self, outputs: Tensor) -> None:
-        """Move the centre towards the mean over all processes of outputs (n, prototypes)."""
-        mean = self.gather(outputs.mean(0, keepdim=True)).mean(0)  # (prototypes,)
-        self.centre = torch.lerp(mean.to(self.centre), self.centre, self.centre_momentum)
+            mean = torch.cat(outputs).mean(0, keepdim=True)
+            mean = self.gather(mean).mean(0)  # over all processes, (prototypes,)
+            self.centre = torch.lerp(mean.to(self.centre), self.centre, self.centre_momentum)
+        return torch.stack(terms).mean()  # of (pairs of crops, batch)
 
 
 def _white(z: Tensor, shrinkage: float = 1e-3) -> Tensor:
@@ -290,6 +284,11 @@ def _covariance(z: Tensor) -> Tensor:
     """
     centred = z - z.mean(dim=0)
     return centred.T @ centred / (len(z) - 1)
+
+
+def _disagreement(a: Tensor, b: Tensor) -> Tensor:
+    """Return ``sum_i (1 - a_i . b_i / m)^2`` over the rows of two matrices (k, m)."""
+    return (1 - (a * b).mean(1)).square().sum()
 
 
 def _off_diagonal_squares(matrix: Tensor) -> Tensor:

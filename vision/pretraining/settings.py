@@ -176,7 +176,7 @@ class PretrainSettings:
 
     def __post_init__(self) -> None:
         # here, so that help and errors of options come at once
-        from dystress_text.losses.objectives import ContrastiveLoss, Objective
+        from dystress_text.losses.objectives import ContrastiveLoss
         from dystress_text.losses.registry import PARTS
         from vision.pretraining.negative_free import WMSELoss
 
@@ -186,7 +186,7 @@ class PretrainSettings:
                 users = ", ".join(
                     loss
                     for loss, part in PARTS.items()
-                    if issubclass(part, Objective) and name in part.task_options
+                    if name in getattr(part, "task_options", ())
                 )
                 reason = f"has no effect with the loss {self.loss}; used by {users}"
                 raise ParameterError(name, reason)
