@@ -22,12 +22,12 @@ import sys
 from dystress_text.cli.command_line import program
 from dystress_text.cli.extras import require
 from dystress_text.cli.options import SettingsParser
-from vision.evaluation.settings import EvaluationSettings
+from vision.evaluation.settings import ImageEvaluationSettings
 
 
 def make_parser() -> SettingsParser:
     """Return the parser of the program's options."""
-    return SettingsParser([EvaluationSettings], "evaluate.py", __doc__)
+    return SettingsParser([ImageEvaluationSettings], "evaluate.py", __doc__)
 
 
 @program("evaluate.py", "interrupted; the result file holds what was finished")

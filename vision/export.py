@@ -34,7 +34,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def export(model: Path, output: Path) -> None:
-    """Write the backbone of ``model`` as ``output``, and print how it is loaded."""
+    """Write the backbone of ``model`` to ``output``, and print the code that loads it."""
     if output.suffix != ".safetensors":
         raise ParameterError("output", f"{str(output)!r} must end in .safetensors, its format")
     if output.exists():
@@ -47,16 +47,16 @@ def export(model: Path, output: Path) -> None:
 
     logging.set_verbosity_error()
     encoder = load_encoder(model)
-    made = encoder.description
-    if made.architecture not in IN_OTHER_LIBRARIES:
-        raise ParameterError("model", f"torchvision and timm have no {made.architecture}")
-    metadata = {"format": "pt", "architecture": made.architecture, "stem": made.stem}
+    description = encoder.description
+    if description.architecture not in IN_OTHER_LIBRARIES:
+        raise ParameterError("model", f"torchvision and timm have no {description.architecture}")
+    metadata = {"format": "pt", "architecture": description.architecture, "stem": description.stem}
     metadata |= {name: json.dumps(value) for name, value in asdict(encoder.input).items()}
     try:
         write_bytes(output, save(contiguous(torchvision_names(encoder)), metadata))
     except OSError as error:
         raise ParameterError("output", f"cannot write {str(output)!r}: {error.strerror}") from error
-    print(code_for_loading(made, str(output)))
+    print(code_for_loading(description, str(output)))
 
 
 @program("export.py")

@@ -1,9 +1,9 @@
-"""Image encoders: a ResNet of transformers and the projector that the loss sees in training.
+"""Image encoders: a ResNet from transformers with a training-only projector.
 
-The backbones are torchvision's and the papers' ResNets (stride in the 3x3 convolution of a
-bottleneck) with random weights. The CIFAR stem is a 3x3 convolution of stride 1 without
-max-pooling. transformers does not know it, so only :func:`load_encoder` reads a folder with it; the
-card in the folder says so.
+The backbones equal those of torchvision (a bottleneck strides in its 3x3 convolution) and start
+with random weights. The CIFAR stem is a 3x3 convolution of stride 1 without max-pooling.
+transformers has no such stem, so :func:`load_encoder` alone reads a folder with it, as the card in
+the folder says.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from transformers import ResNetConfig, ResNetModel
 
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.atomic import atomic_files, write_json
+from dystress_text.losses.vectors import at_least_fp32
 from vision.architectures import ARCHITECTURES, IN_OTHER_LIBRARIES, STEMS
 
 CIFAR_STEM = [
@@ -63,14 +64,14 @@ class Square:
 
 @dataclass(frozen=True)
 class ImageInput(Square):
-    """An encoder's input in training; evaluation prepares images in the same way."""
+    """How images enter an encoder: their square and normalisation, in training and evaluation."""
 
     mean: tuple[float, ...]  # of the channels, of values from 0 to 1
     std: tuple[float, ...]
 
 
 class ImageEncoder(nn.Module):
-    """A ResNet and its projector, (n, feature_dim) -> (n, out_dim)."""
+    """A ResNet, (n, 3, h, w) -> (n, feature_dim), and its projector, -> (n, out_dim)."""
 
     input: ImageInput  # set before training
 
@@ -93,12 +94,12 @@ class ImageEncoder(nn.Module):
         """Return the backbone's pooled output, (n, 3, h, w) -> (n, feature_dim), at least fp32."""
         images = images.contiguous(memory_format=torch.channels_last)
         pooled: Tensor = self.backbone(images).pooler_output  # (n, feature_dim, 1, 1)
-        return pooled.flatten(1).to(torch.promote_types(pooled.dtype, torch.float32))
+        return at_least_fp32(pooled.flatten(1))
 
     def forward(self, *images: Tensor) -> Tensor:
-        """Return the projector's output for images, each (n, 3, h, w): (all n, out_dim).
+        """Return the output of the projector for batches of images, (n, 3, h, w): (all n, out_dim).
 
-        Batch statistics are computed for each argument alone.
+        Each batch has batch statistics of its own.
         """
         return torch.cat([self.projector(self.features(each)) for each in images])
 
@@ -172,7 +173,7 @@ def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "Pre-tra
     Args:
         encoder: the encoder, on any device.
         folder: where it goes.
-        card: the text before the card's section on loading.
+        card: text of the card, before its section on loading.
     """
     try:
         with atomic_files(folder) as staging:
@@ -189,23 +190,23 @@ def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "Pre-tra
 
 
 def contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors in the standard memory format, the only one that safetensors takes."""
+    """Return tensors in the standard memory format, which safetensors needs."""
     return {name: tensor.contiguous() for name, tensor in state.items()}
 
 
 def _card(encoder: ImageEncoder, card: str) -> str:
-    made = encoder.description
+    parts = encoder.description
     loading = (
         "The backbone loads with `transformers.AutoModel.from_pretrained(FOLDER)`; backbone and "
         "projector with"
     )
-    if made.stem == "cifar":
+    if parts.stem == "cifar":
         loading = (
             "The stem is a 3x3 convolution of stride 1 without max-pooling, which transformers "
             "does not know: `AutoModel.from_pretrained` cannot read this folder. It loads, in a "
             "checkout of the project, with"
         )
-    exporting = indent(code_for_exporting(made, "FOLDER"), "    ")
+    exporting = indent(code_for_exporting(parts, "FOLDER"), "    ")
     libraries = f"\nIn timm or torchvision:\n\n{exporting}\n" if exporting else ""
     return f"""\
 ---
@@ -221,7 +222,7 @@ pipeline_tag: image-feature-extraction
 
     from vision.resnet import load_encoder
 
-    encoder = load_encoder(FOLDER)       # {made.architecture}, {made.projector} projector
+    encoder = load_encoder(FOLDER)       # {parts.architecture}, {parts.projector} projector
     features = encoder.eval().features(images)  # (n, {encoder.feature_dim})
 
 It takes images (n, 3, h, w) of values from 0 to 1, normalised;
@@ -269,27 +270,29 @@ def load_encoder(folder: str | Path) -> ImageEncoder:
 
 def fingerprint(encoder: ImageEncoder) -> str:
     """Return a hash of the backbone's weights."""
-    digest = hashlib.sha256()
-    for tensor in encoder.backbone.state_dict().values():
-        digest.update(tensor.numpy().tobytes())
-    return digest.hexdigest()[:16]
+    state = encoder.backbone.state_dict()
+    content = b"".join(tensor.numpy().tobytes() for tensor in state.values())
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
-def code_for_exporting(made: EncoderDescription, folder: str) -> str:
-    """Return how a folder's backbone gets into timm or torchvision; "" if they have none alike."""
-    if made.architecture not in IN_OTHER_LIBRARIES:
+def code_for_exporting(description: EncoderDescription, folder: str) -> str:
+    """Return a command and the code that load the backbone of a folder in timm or torchvision.
+
+    It is "" for an architecture that they do not have.
+    """
+    if description.architecture not in IN_OTHER_LIBRARIES:
         return ""
-    file = f"{made.architecture}.safetensors"
+    file = f"{description.architecture}.safetensors"
     command = f"# after python vision/export.py --model {quote(folder)} --output {file}"
-    return f"{command}\n{code_for_loading(made, file)}"
+    return f"{command}\n{code_for_loading(description, file)}"
 
 
-def code_for_loading(made: EncoderDescription, file: str) -> str:
+def code_for_loading(description: EncoderDescription, file: str) -> str:
     """Return the code that loads a file of vision/export.py in timm or torchvision."""
-    name = made.architecture
+    name = description.architecture
     lines = ["import safetensors.torch, torch, torchvision  # or timm"]
     lines.append(f'network = torchvision.models.{name}()  # or timm.create_model("{name}")')
-    if made.stem == "cifar":
+    if description.stem == "cifar":
         lines += CIFAR_STEM
     weights = f"safetensors.torch.load_file({file!r})"
     lines.append(f"network.load_state_dict({weights}, strict=False)  # all but fc")

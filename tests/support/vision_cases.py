@@ -7,9 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from conftest import reset_accelerator
 from PIL import Image
 
 from dystress_text.preparation import prepare as preparation
+from vision import train
 from vision.data.image_sets import CATALOG
 from vision.data.images import DecodedImages
 from vision.data.prepare_images import build
@@ -107,6 +109,20 @@ class GivenViews:
     def batches(self, batches, device, step):
         for rows in batches:
             yield [self.view(rows, step)]
+
+
+TINY_RUN = ["--architecture=resnet10_narrow", "--mixed_precision=no"]
+
+
+def pretrain(dataset, output, *flags):
+    """Run vision/train.py with a small network, and return its exit code."""
+    code = train.main([*TINY_RUN, f"--dataset={dataset}", f"--output_dir={output}", *flags])
+    reset_accelerator()
+    return code
+
+
+def record_of(output):
+    return json.loads((output / "run.json").read_text())
 
 
 def whole(images):

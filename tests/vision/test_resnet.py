@@ -2,7 +2,8 @@
 
 import re
 import sys
-from types import SimpleNamespace
+from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -84,27 +85,71 @@ def test_features_are_a_plain_resnets(architecture, stem, blocks):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * expected.abs().max())
 
 
+@pytest.fixture
+def saved(tmp_path):
+    """Save a random encoder to the folder ``out``, and return it."""
+
+    def save(architecture="resnet18", stem="cifar"):
+        encoder = randomise(build_encoder(architecture, stem, "cifar", 8)).eval()
+        encoder.input = INPUT
+        save_encoder(encoder, tmp_path / "out")
+        return encoder
+
+    return save
+
+
+def export_to(file):
+    return export([f"--model={file.parent / 'out'}", f"--output={file}"])
+
+
 @pytest.mark.parametrize("wrong", [{"stem": "Cifar"}, {"out_dim": 0}])
 def test_unknown_parts_are_refused(wrong):
     with pytest.raises(ParameterError, match=next(iter(wrong))):
         build_encoder(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("projector", "widths"),
+    [
+        ("cifar", [512, 512, 32, 32]),
+        ("simclr", [256, 256, 32, 32]),
+        ("expander", [32, 32, 32, 32, 32]),
+        ("byol", [4096, 4096, 32]),
+    ],
+)
+def test_projectors_have_their_widths(projector, widths):
+    """Of linear layers, and the batch normalisation after all but, for some, the last."""
+    head = build_encoder("resnet10_narrow", projector=projector, out_dim=32).projector
+    layers = [layer for layer in head if not isinstance(layer, nn.ReLU)]
+    assert [len(layer.weight) for layer in layers] == widths
+    assert layers[0].in_features == 256
+    assert all(layer.bias is None for layer in layers[::2])
+
+
 @pytest.mark.parametrize("stem", ["cifar", "imagenet"])
-def test_saved_encoders_load(tmp_path, stem):
-    encoder = randomise(build_encoder("resnet10_narrow", stem, "simclr", 32)).eval()
-    encoder.input = INPUT
-    (tmp_path / "log.jsonl").write_text("kept")
-    save_encoder(encoder, tmp_path)
-    loaded = load_encoder(tmp_path).eval()
+def test_saved_encoders_load(tmp_path, stem, saved):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "log.jsonl").write_text("kept")
+    encoder = saved("resnet10_narrow", stem)
+    loaded = load_encoder(out).eval()
     assert loaded.description == encoder.description
     assert loaded.input == INPUT
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         assert torch.equal(loaded(images), encoder(images))
-    assert (tmp_path / "log.jsonl").read_text() == "kept"
+    assert (out / "log.jsonl").read_text() == "kept"
     with pytest.raises(UserError, match="is not a saved image encoder"):
-        load_encoder(tmp_path / "model.safetensors")
+        load_encoder(out / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["encoder.json", "projector.safetensors"])
+def test_a_damaged_file_is_named(name, tmp_path, saved):
+    saved("resnet10_narrow")
+    file = tmp_path / "out" / name
+    file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(UserError, match=name):
+        load_encoder(tmp_path / "out")
 
 
 def test_transformers_read_backbone_and_input(tmp_path):
@@ -120,12 +165,13 @@ def test_transformers_read_backbone_and_input(tmp_path):
         torch.testing.assert_close(pooled, encoder.features(pixels))
 
 
-@pytest.mark.parametrize("side", [32, 96, 160, 224, 320, 384])
-@pytest.mark.parametrize(("height", "width"), [(480, 640), (601, 350), (50, 66)])
-@pytest.mark.parametrize("crop", [0.875, 1.0])
+@pytest.mark.parametrize("side", [32, 160, 384])
+@pytest.mark.parametrize(
+    ("height", "width", "crop"), [(480, 640, 0.875), (601, 350, 0.875), (601, 350, 1), (50, 66, 1)]
+)
 def test_evaluation_cuts_the_square_of_the_saved_processor(side, height, width, crop, tmp_path):
     encoder = tiny_encoder()
-    encoder.input = ImageInput(side, crop, (0.25, 0.5, 0.75), (1.0, 0.5, 0.25))
+    encoder.input = replace(INPUT, image_size=side, crop=crop)
     save_encoder(encoder, tmp_path / "model")
     picture = noise(height, width)
     (tmp_path / "photos").mkdir()
@@ -136,82 +182,67 @@ def test_evaluation_cuts_the_square_of_the_saved_processor(side, height, width, 
     seen = image_features(encoder, images, 1).view(3, side, side)
     processor = AutoImageProcessor.from_pretrained(tmp_path / "model")
     expected = processor(picture, return_tensors="pt")["pixel_values"][0]
-    levels = 255 * torch.tensor(encoder.input.std).view(3, 1, 1)
+    levels = 255 * torch.tensor(INPUT.std).view(3, 1, 1)
     assert ((seen - expected) * levels).abs().max() <= 1.001
 
 
 @pytest.mark.parametrize("stem", ["cifar", "imagenet"])
-def test_export_has_torchvisions_names(tmp_path, stem, capsys):
-    encoder = randomise(build_encoder("resnet18", stem, "cifar", 32)).eval()
-    encoder.input = INPUT
-    save_encoder(encoder, tmp_path / "out")
+def test_export_has_torchvisions_names(tmp_path, stem, saved, capsys):
+    encoder = saved(stem=stem)
     file = tmp_path / "names.safetensors"
-    flags = [f"--model={tmp_path / 'out'}", f"--output={file}"]
-    assert export(flags) == 0
+    assert export_to(file) == 0
     printed = capsys.readouterr().out
     assert ("network.conv1 = " in printed) == (stem == "cifar")
     card = (tmp_path / "out" / "README.md").read_text()
     for line in printed.replace(str(file), "resnet18.safetensors").splitlines():
         assert f"    {line}\n" in card
-    found = load_file(file)
-    assert {"conv1.weight", "bn1.running_var", "layer4.0.downsample.0.weight"} < set(found)
-    for name, weights in torchvision_names(encoder).items():
-        assert torch.equal(found[name], weights)
+    weights = load_file(file)
+    assert {"conv1.weight", "bn1.running_var", "layer4.0.downsample.0.weight"} < set(weights)
+    torch.testing.assert_close(weights, torchvision_names(encoder), rtol=0, atol=0)
     with safe_open(file, "pt") as opened:
         metadata = opened.metadata()
     assert metadata["stem"] == stem
     assert metadata["mean"] == "[0.25, 0.5, 0.75]"
     before = file.stat()
-    assert export(flags) == 2
+    assert export_to(file) == 2
     assert file.stat() == before
 
 
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
-def test_the_printed_code_loads_the_backbone(tmp_path, library, capsys):
+@pytest.mark.parametrize(
+    ("architecture", "stem"),
+    [("resnet18", "cifar"), ("resnet34", "imagenet"), ("resnet50", "cifar")],
+)
+def test_the_printed_code_loads_the_backbone(tmp_path, library, architecture, stem, saved, capsys):
     """Neither library is a dependency of this project."""
     pytest.importorskip(library)
-    for architecture, stem in [
-        ("resnet18", "cifar"),
-        ("resnet34", "imagenet"),
-        ("resnet50", "cifar"),
-    ]:
-        encoder = randomise(build_encoder(architecture, stem, "cifar", 32)).eval()
-        encoder.input = INPUT
-        save_encoder(encoder, tmp_path / architecture)
-        capsys.readouterr()
-        file = tmp_path / f"{architecture}.safetensors"
-        assert export([f"--model={tmp_path / architecture}", f"--output={file}"]) == 0
-        code = capsys.readouterr().out
-        if library == "timm":
-            code = re.sub(r"torchvision.*  # or ", "", code)
-        names: dict = {}
-        exec(code, names)
-        network = names["network"].eval()
-        network.fc = nn.Identity()
-        images = torch.rand(2, 3, 32, 32)
-        with torch.no_grad():
-            torch.testing.assert_close(network(images), encoder.features(images))
+    encoder = saved(architecture, stem)
+    assert export_to(tmp_path / "names.safetensors") == 0
+    code = capsys.readouterr().out
+    if library == "timm":
+        code = re.sub(r"torchvision.*  # or ", "", code)
+    names: dict = {}
+    exec(code, names)
+    network = names["network"].eval()
+    network.fc = nn.Identity()
+    images = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(network(images), encoder.features(images))
 
 
-def test_the_printed_code_is_whole(tmp_path, monkeypatch, capsys):
-    encoder = build_encoder("resnet18", out_dim=8)
-    encoder.input = INPUT
-    save_encoder(encoder, tmp_path / "out")
-    network = SimpleNamespace(load_state_dict=lambda weights, strict: network.given.update(weights))
-    network.given = {}
-    models = SimpleNamespace(resnet18=lambda: network)
-    monkeypatch.setitem(sys.modules, "torchvision", SimpleNamespace(models=models))
-    file = tmp_path / 'it\'s "x".safetensors'
-    assert export([f"--model={tmp_path / 'out'}", f"--output={file}"]) == 0
+def test_the_printed_code_is_whole(tmp_path, saved, monkeypatch, capsys):
+    encoder = saved()
+    network = Mock()
+    monkeypatch.setitem(sys.modules, "torchvision", Mock(**{"models.resnet18": lambda: network}))
+    assert export_to(tmp_path / 'it\'s "x".safetensors') == 0
     exec(capsys.readouterr().out, {})
-    assert network.given.keys() == torchvision_names(encoder).keys()
+    (weights,) = network.load_state_dict.call_args.args
+    assert weights.keys() == torchvision_names(encoder).keys()
 
 
 @pytest.mark.parametrize("name", ["names.pth", "names", "missing/names.safetensors"])
-def test_export_refuses_a_file_that_it_cannot_write(tmp_path, name, capsys):
-    encoder = build_encoder("resnet18", out_dim=8)
-    encoder.input = INPUT
-    save_encoder(encoder, tmp_path / "out")
+def test_export_refuses_a_file_that_it_cannot_write(tmp_path, name, saved, capsys):
+    saved()
     capsys.readouterr()
     assert export([f"--model={tmp_path / 'out'}", f"--output={tmp_path / name}"]) == 2
     error = capsys.readouterr().err

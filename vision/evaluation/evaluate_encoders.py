@@ -1,4 +1,4 @@
-"""An evaluation of image encoders, from loading them to the result file."""
+"""Evaluate image encoders: load them and the images, measure, append results, print a table."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -23,24 +22,24 @@ from vision.data.loading import load_images, load_test
 from vision.evaluation.features import seeded, write_features
 from vision.evaluation.fine_tuning import parse_class_weights, weights_of
 from vision.evaluation.measures import Subject
-from vision.evaluation.settings import UNTRAINED, EvaluationSettings
+from vision.evaluation.settings import UNTRAINED, ImageEvaluationSettings
 from vision.evaluation.table import Column, cells, labelled
 from vision.resnet import ImageEncoder, build_encoder, fingerprint, load_encoder
 
 
 @full_fp32()
-def evaluate_encoders(settings: EvaluationSettings) -> None:
-    """Write the features, if asked for; append a line to the result file after each measure, and
-    print a table.
+def evaluate_encoders(settings: ImageEvaluationSettings) -> None:
+    """Write features and run the tasks that the settings name, then print a table.
+
+    Each task of an encoder appends a line to the result file when it ends.
 
     Raises:
-        ParameterError: an option cannot be satisfied; raised before any encoder runs.
+        ParameterError: an option cannot be satisfied. No encoder has run by then.
     """
     class_weights = parse_class_weights(settings.class_weights)
     encoders = load_encoders(settings)
-    dataset, data_dir, train_list = images_of(settings)
-    side = input_size_of(encoders.values())
-    sets = load_sets(settings, dataset, data_dir, train_list, side)
+    settings, train_list = with_images_of_training(settings)
+    sets = load_sets(settings, train_list, input_size_of(encoders.values()))
     train = sets["train"]
     tasks = settings.measures
     if "knn" in tasks and settings.k is not None and settings.k > len(train):
@@ -48,7 +47,8 @@ def evaluate_encoders(settings: EvaluationSettings) -> None:
         reason = f"{settings.k} neighbours of a bank of {bank} images; give 1 to {bank}"
         raise ParameterError("k", reason)
     weights = weights_of(class_weights, train.classes)
-    file = settings.output or Path(settings.model) / f"vision-{Path(dataset).resolve().name}.jsonl"
+    data = Path(str(settings.dataset)).resolve()
+    file = settings.output or Path(settings.model) / f"vision-{data.name}.jsonl"
     if tasks:
         with naming("output"), _writing("output", file):  # reported before any work
             if file.is_file():
@@ -64,17 +64,25 @@ def evaluate_encoders(settings: EvaluationSettings) -> None:
     if not tasks:
         return
     test = sets["test"]
-    used = {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights}
     conditions = {
-        "settings": {**asdict(settings), **used},
-        "data": data_record(train, test),
+        "settings": {**asdict(settings), "class_weights": class_weights},
+        "data": {
+            "name": train.name,
+            "variant": train.variant,
+            "classes": len(train.classes),
+            "train_images": len(train),
+            "test_images": len(test),
+            "corrupt_train_images": train.corrupt,
+            "corrupt_test_images": test.corrupt,
+            "checksums": [train.checksum(), test.checksum()],
+        },
         "device": str(device),
         "versions": versions("scikit-learn", "numpy", "pillow", "kornia"),
     }
     columns: dict[str, Column] = {}
     for name, encoder in encoders.items():
         columns[name] = {}
-        model: dict[str, Any] = {
+        model = {
             "model": name,
             "weights": fingerprint(encoder),
             "network": asdict(encoder.description),
@@ -83,8 +91,7 @@ def evaluate_encoders(settings: EvaluationSettings) -> None:
         subject = Subject(encoder.to(device), train, test, settings, weights)
         for task in tasks:
             start = time.perf_counter()
-            measure = getattr(subject, task)
-            figures = measure()
+            figures = getattr(subject, task)()
             seconds = round(time.perf_counter() - start, 2)
             line = {**model, "task": task, "figures": figures, "seconds": seconds, **conditions}
             with _writing("output", file):
@@ -97,24 +104,20 @@ def evaluate_encoders(settings: EvaluationSettings) -> None:
 
 
 def load_sets(
-    settings: EvaluationSettings,
-    dataset: str,
-    data_dir: str | None,
-    train_list: str | None,
-    side: int,
+    settings: ImageEvaluationSettings, train_list: str | None, side: int
 ) -> dict[str, ImageSet]:
-    """Load the splits by name; features alone need no test images.
+    """Load the splits ``train`` and ``test``; features alone need no test images.
 
     Args:
-        settings: how many images, and whether damaged ones are left out.
-        dataset: its name or folder.
-        data_dir: folder of prepared data.
+        settings: data set, how many images, and whether damaged ones are left out.
         train_list: file that chooses the training images.
-        side: of the encoders' input, in pixels.
+        side: of the input of the encoders, in pixels.
 
     Raises:
         NoAccuracyError: there is no labelled test split, and something is to be measured.
     """
+    dataset = str(settings.dataset)
+    data_dir = settings.data_dir
     skip = settings.skip_corrupt
     train = load_images(dataset, "train", data_dir, skip, side, train_list)
     sets = {"train": train.sample(settings.limit, settings.seed)}
@@ -133,7 +136,7 @@ def load_sets(
 
 @contextmanager
 def _writing(parameter: str, file: Path) -> Iterator[None]:
-    """Make the folder of a file, and let errors of the system name the parameter."""
+    """Make the folder of a file; an OSError inside becomes a ParameterError."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         yield
@@ -142,22 +145,8 @@ def _writing(parameter: str, file: Path) -> Iterator[None]:
         raise ParameterError(parameter, f"cannot write {str(file)!r}: {reason}") from error
 
 
-def data_record(train: ImageSet, test: ImageSet) -> dict[str, Any]:
-    """Return the entries of a result that identify its images."""
-    return {
-        "name": train.name,
-        "variant": train.variant,
-        "classes": len(train.classes),
-        "train_images": len(train),
-        "test_images": len(test),
-        "corrupt_train_images": train.corrupt,
-        "corrupt_test_images": test.corrupt,
-        "checksums": [train.checksum(), test.checksum()],
-    }
-
-
-def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
-    """Load the model and the encoder to compare it with, by their names in the table."""
+def load_encoders(settings: ImageEvaluationSettings) -> dict[str, ImageEncoder]:
+    """Load the model, and any encoder to compare it with, by name in the table."""
     encoders: dict[str, ImageEncoder] = {}
     model = load_encoder(settings.model)
     if settings.compare == UNTRAINED:
@@ -169,28 +158,31 @@ def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
     return {**encoders, settings.model: model}
 
 
-def images_of(settings: EvaluationSettings) -> tuple[str, str | None, str | None]:
-    """Return data set, folder of prepared data and list of training images.
+def with_images_of_training(
+    settings: ImageEvaluationSettings,
+) -> tuple[ImageEvaluationSettings, str | None]:
+    """Return the settings with a data set, and the file that chooses its training images, if any.
 
-    They come from the settings, else from the model's training.
+    Without one in the settings both are those of the training of the model.
     """
     if settings.dataset is not None:
-        return settings.dataset, settings.data_dir, None
-    file = Path(settings.model) / RECORD
+        return settings, None
+    folder = Path(settings.model)
+    trained = find_record(folder).settings
     try:
-        trained = find_record(file.parent).settings
+        dataset = str(trained["dataset"])
         data_dir = settings.data_dir or trained["data_dir"]
-        return str(trained["dataset"]), data_dir, trained.get("train_list")
-    except (KeyError, TypeError) as error:
-        reason = f"{str(file)!r} does not say what the encoder was trained on; name images"
+    except KeyError as error:
+        file = str(folder / RECORD)
+        reason = f"{file!r} does not say what the encoder was trained on; name images"
         raise ParameterError("dataset", reason) from error
+    return replace(settings, dataset=dataset, data_dir=data_dir), trained.get("train_list")
 
 
 def input_size_of(encoders: Iterable[ImageEncoder]) -> int:
-    """Return the side of the encoders' input in training, in pixels."""
-    sides = {encoder.input.image_size for encoder in encoders}
-    if len(sides) > 1:
-        numbers = " and ".join(map(str, sorted(sides)))
-        reason = f"the encoders were trained on images of {numbers} pixels a side"
+    """Return the side of the images that all encoders were trained on, in pixels."""
+    side, *others = sorted({encoder.input.image_size for encoder in encoders})
+    if others:
+        reason = f"the encoders were trained on images of {side} and {others[0]} pixels a side"
         raise ParameterError("compare", reason)
-    return sides.pop()
+    return side

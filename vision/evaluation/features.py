@@ -50,13 +50,9 @@ def image_features(encoder: ImageEncoder, images: ImageSet, batch_size: int) -> 
     batches = images.batches(batch_size, encoder.device, encoder.input)
     total = math.ceil(len(images) / batch_size)
     shown = progress_bar(batches, total=total, desc="features", unit=" batches")
-    seen = encoder.input
-
-    def inputs() -> Iterator[Tensor]:
-        for batch in shown:
-            yield normalised(batch / 255, seen.mean, seen.std)
-
-    return torch.cat(features_of(encoder, inputs(), encoder.device))
+    mean = encoder.input.mean
+    std = encoder.input.std
+    return torch.cat(features_of(encoder, (normalised(batch / 255, mean, std) for batch in shown)))
 
 
 def write_features(
@@ -101,24 +97,20 @@ def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int) ->
     """
     rows = torch.split(torch.arange(len(views.images)), batch_size)
     inputs = chain.from_iterable(views.batches(rows, encoder.device, 0))
-    batches = features_of(
-        encoder, inputs, encoder.device
-    )  # of the first batch, each view of it, and so on
+    batches = features_of(encoder, inputs)  # the views of the first batch, of the second, ...
     return [torch.cat(batches[i :: views.count]) for i in range(views.count)]
 
 
 @torch.no_grad()
-def features_of(
-    encoder: ImageEncoder, inputs: Iterable[Tensor], device: torch.device
-) -> list[Tensor]:
-    """Return the features of each batch of inputs, in fp32 and evaluation mode.
+def features_of(encoder: ImageEncoder, inputs: Iterable[Tensor]) -> list[Tensor]:
+    """Return the features of each batch of inputs, computed in fp32 and evaluation mode.
 
     Raises:
         ParameterError: if features are not finite.
     """
     training = encoder.training
     encoder.eval()
-    with torch.autocast(device.type, enabled=False):
+    with torch.autocast(encoder.device.type, enabled=False):
         batches = [encoder.features(batch).float() for batch in inputs]
     encoder.train(training)
     finite = torch.stack([features.isfinite().all() for features in batches])

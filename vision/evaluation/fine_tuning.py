@@ -1,4 +1,4 @@
-"""Fine-tuning of a whole encoder on a labelled image set, with weights of the classes."""
+"""Fine-tuning of a whole encoder on a labelled image set, with a weight for each class."""
 
 from __future__ import annotations
 
@@ -17,22 +17,15 @@ from dystress_text.errors import ParameterError, TrainingError
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features
-from vision.evaluation.knn import figures_of
+from vision.evaluation.knn import accuracies
 from vision.evaluation.settings import NAMED_WEIGHTS
 from vision.resnet import ImageEncoder
 
-BATCH_SIZE = 128  # the paper's
-# shares of the run after which the learning rate is a tenth: epochs 30 and 40 of 50
-_DROPS = (0.6, 0.8)
-
-
-def rate_of(epoch: int, epochs: int, classes: int) -> float:
-    """Return the paper's learning rate in an epoch, counted from 0."""
-    rate = 1.0 if classes == 2 else 0.1
-    for share in _DROPS:
-        if epoch >= round(share * epochs):
-            rate *= 0.1
-    return rate
+# the paper's; the rates fall to a tenth after epochs 30 and 40 of 50
+BATCH_SIZE = 128
+LEARNING_RATE = 0.1
+TWO_CLASS_RATE = 1.0
+DROPS = (0.6, 0.8)  # as shares of the run
 
 
 def new_classifier(encoder: ImageEncoder, classes: int, seed: int) -> ImageEncoder:
@@ -48,7 +41,7 @@ def new_classifier(encoder: ImageEncoder, classes: int, seed: int) -> ImageEncod
     return model.to(encoder.device)
 
 
-def fine_tune(
+def train_classifier(
     encoder: ImageEncoder,
     views: RandomViews,
     weights: Tensor,
@@ -58,11 +51,11 @@ def fine_tune(
 ) -> tuple[ImageEncoder, float]:
     """Train a copy of an encoder as a classifier by plain SGD.
 
-    Only the views draw from the caller's random state. The gradients of a step are accumulated over
-    parts of its batch, each with its own batch statistics.
+    The views alone draw from torch's random state. A step accumulates the gradients of parts of its
+    batch, each with batch statistics of its own.
 
     Args:
-        encoder: where training starts; it stays as it is.
+        encoder: where training starts; it does not change.
         views: one random view of each labelled image.
         weights: of the classes, (classes,), from :func:`weights_of`.
         epochs: passes over the images.
@@ -79,15 +72,17 @@ def fine_tune(
     device = encoder.device
     labels = train.targets.to(device)
     weights = weights.to(device)
-    # the loss is a mean over the images' weights, or, for two classes, over the images, as with
-    # torch's pos_weight
+    # the mean loss is over the weights of the images, as in torch's cross_entropy, or for two
+    # classes over the images, as with its pos_weight
     divisors = torch.ones_like(weights) if len(weights) == 2 else weights
     model = new_classifier(encoder, len(weights), seed).train()
-    optimizer = torch.optim.SGD(model.parameters())
+    rate = TWO_CLASS_RATE if len(weights) == 2 else LEARNING_RATE
+    optimizer = torch.optim.SGD(model.parameters(), rate)
+    drops = [round(share * epochs) for share in DROPS]
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, drops)  # each to a tenth
     generator = torch.Generator().manual_seed(seed)
     mean = float("nan")
     for epoch in range(epochs):
-        optimizer.param_groups[0]["lr"] = rate_of(epoch, epochs, len(weights))
         order = torch.randperm(len(train), generator=generator)
         # a single image has no batch statistics
         batches = [rows for rows in torch.split(order, BATCH_SIZE) if len(rows) > 1]
@@ -104,6 +99,7 @@ def fine_tune(
                 torch.autograd.backward(loss)
                 total += loss.detach() * len(rows)
             optimizer.step()
+        schedule.step()
         mean = total.item() / sum(map(len, batches))
         if not math.isfinite(mean):
             raise TrainingError(f"fine-tuning diverged in epoch {epoch + 1}: the loss is {mean}")
@@ -112,24 +108,21 @@ def fine_tune(
 
 @torch.no_grad()
 def score_classifier(model: ImageEncoder, test: ImageSet, batch_size: int) -> dict[str, Any]:
-    """Return the figures of a fine-tuned classifier on test images, x 100.
+    """Return the accuracies of a classifier on test images, x 100, as of :func:`accuracies`.
 
-    These are top-1 and top-5. For two classes, if the test images are of both, there are also the
-    balanced accuracy (the mean of the classes' accuracies) and the area under the ROC curve.
+    For two classes, if there are test images of both, also ``balanced_accuracy`` (the mean over the
+    classes) and ``auc``, the area under the ROC curve.
     """
     labels = test.targets
-    features = image_features(model, test, batch_size)
-    logits = model.projector(features).cpu()
-    binary = logits.shape[1] == 1
-    scores = logits
-    if binary:  # the first class's logit is 0
-        scores = torch.cat([torch.zeros_like(logits), logits], dim=1)
-    figures = figures_of(scores, labels, test.classes)
-    if binary and len(torch.unique(labels)) == 2:
+    logits = model.projector(image_features(model, test, batch_size)).cpu()
+    if logits.shape[1] > 1:
+        return accuracies(logits, labels, test.classes)
+    scores = F.pad(logits, (1, 0))  # the logit of the first class is 0
+    figures = accuracies(scores, labels, test.classes)
+    if len(torch.unique(labels)) == 2:
         balanced = balanced_accuracy_score(labels, scores.argmax(1))
-        area = roc_auc_score(labels, logits[:, 0])
         figures["balanced_accuracy"] = 100 * float(balanced)
-        figures["auc"] = 100 * float(area)
+        figures["auc"] = 100 * float(roc_auc_score(labels, logits[:, 0]))
     return figures
 
 
@@ -164,7 +157,7 @@ def weights_of(class_weights: Mapping[str, float], classes: Sequence[str]) -> Te
 
 
 def loss_sum(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Return the sum of the weighted cross-entropies.
+    """Return the sum of the cross-entropies, each times the weight of its class.
 
     Args:
         logits: (n, classes), or for two classes (n, 1), the logit of the second.
@@ -173,6 +166,6 @@ def loss_sum(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """
     if logits.shape[1] > 1:
         return F.cross_entropy(logits, labels, weight=weights, reduction="sum")
-    each = weights[labels]
-    truth = labels.to(logits)
-    return F.binary_cross_entropy_with_logits(logits[:, 0], truth, each, reduction="sum")
+    return F.binary_cross_entropy_with_logits(
+        logits[:, 0], labels.to(logits), weights[labels], reduction="sum"
+    )

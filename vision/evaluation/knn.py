@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,55 +24,55 @@ PRODUCTS = 2**24  # similarities that are computed at a time
 TEMPERATURE = 0.1  # of the votes; the paper names none
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """Shares of images x 100 whose class is ranked first, or among the first five."""
+def top_accuracy(scores: Tensor, labels: Tensor, k: int) -> float:
+    """Return the share of images x 100 whose label is among the k highest scores.
 
-    top1: float
-    top5: float | None  # None for five classes or fewer, or fewer than five neighbours
+    Of equal scores the lower label ranks first; a class with a score of -inf is never predicted.
 
-    @classmethod
-    def of(cls, scores: Tensor, labels: Tensor) -> Accuracy:
-        """Return the accuracy of scores (n, classes) with labels (n,).
-
-        A class with a score of -inf does not count as predicted.
-        """
-        ranked = scores.sort(dim=1, descending=True, stable=True)
-        right = ranked.indices[:, :5] == labels.to(scores.device)[:, None]  # (n, 5 at most)
-        right &= ranked.values[:, :5] > -math.inf
-        top1 = 100 * right[:, 0].double().mean().item()
-        if scores.shape[1] <= 5:
-            return cls(top1, None)
-        top5 = 100 * right.any(1).double().mean().item()
-        return cls(top1, top5)
+    Args:
+        scores: (n, classes).
+        labels: (n,).
+        k: number of predictions; 1 for accuracy.
+    """
+    ranked = scores.sort(dim=1, descending=True, stable=True)
+    right = ranked.indices[:, :k] == labels.to(scores.device)[:, None]  # (n, k)
+    right &= ranked.values[:, :k] > -math.inf
+    return 100 * right.any(1).double().mean().item()
 
 
-def figures_of(scores: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[str, Any]:
-    """Return the accuracy of scores (n, classes) with labels (n,), in all and ``by_class``."""
-    predicted = scores.argmax(1)
+def accuracies(scores: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[str, Any]:
+    """Return top-1 and top-5 accuracy x 100, and :func:`accuracy_by_class`.
+
+    ``top5`` is None for five classes or fewer.
+
+    Args:
+        scores: (n, classes).
+        labels: (n,).
+        classes: names, by label.
+    """
     return {
-        **asdict(Accuracy.of(scores, labels)),
-        "by_class": accuracy_by_class(predicted, labels, classes),
+        "top1": top_accuracy(scores, labels, 1),
+        "top5": top_accuracy(scores, labels, 5) if len(classes) > 5 else None,
+        "by_class": accuracy_by_class(scores.argmax(1), labels, classes),
     }
 
 
 def accuracy_by_class(
     predicted: Tensor, labels: Tensor, classes: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Return the top-1 accuracy x 100, and the number of images, of each class that has any.
+    """Return ``top1``, the accuracy x 100, and ``images``, their number, of each class with images.
 
     Args:
         predicted: labels, (n,).
         labels: the true ones, (n,).
         classes: names, by label.
     """
-    labels = labels.to(predicted.device)
-    counts = torch.bincount(labels, minlength=len(classes))
-    right = torch.bincount(labels[predicted == labels], minlength=len(classes))
     by_class = {}
-    for name, hits, images in zip(classes, right.tolist(), counts.tolist(), strict=True):
-        if images:
-            by_class[name] = {"top1": 100 * hits / images, "images": images}
+    for label, name in enumerate(classes):
+        of_class = predicted[labels.to(predicted.device) == label]
+        if len(of_class):
+            right = int((of_class == label).sum())
+            by_class[name] = {"top1": 100 * right / len(of_class), "images": len(of_class)}
     return by_class
 
 
@@ -90,23 +90,16 @@ def cosine_votes(
         classes: number of classes.
         k: number of neighbours.
     """
-    similarity, nearest = _nearest(unit_vectors(bank), unit_vectors(queries), k)  # (m, k)
-    highest = similarity[:, :1]
-    weights = ((similarity - highest) / TEMPERATURE).exp()
-    votes = weights.new_zeros(len(queries), classes)
-    return votes.scatter_add_(1, bank_labels[nearest], weights)
-
-
-def _nearest(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return values and indices of the k highest products of each query, (m, k)."""
+    bank = unit_vectors(bank)
+    queries = unit_vectors(queries)
+    votes = queries.new_zeros(len(queries), classes)
     at_once = max(1, PRODUCTS // len(bank))
-    values = []
-    indices = []
-    for rows in torch.split(queries, at_once):
-        nearest = (rows @ bank.T).topk(k, dim=1)
-        values.append(nearest.values)
-        indices.append(nearest.indices)
-    return torch.cat(values), torch.cat(indices)
+    blocks = zip(torch.split(queries, at_once), torch.split(votes, at_once), strict=True)
+    for block, votes_of_block in blocks:
+        similarity, nearest = (block @ bank.T).topk(k, dim=1)  # (b, k)
+        weights = ((similarity - similarity[:, :1]) / TEMPERATURE).exp()
+        votes_of_block.scatter_add_(1, bank_labels[nearest], weights)
+    return votes
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +117,11 @@ class OnlineKnn:
         return Metric(f"knn{self.k}", title=f"accuracy x 100 of {self.k} nearest neighbours")
 
     @property
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of images, for the record of a run."""
+        return {"knn_bank": len(self.bank), "knn_queries": len(self.queries)}
+
+    @property
     def description(self) -> str:
         return (
             f"kNN while training ({self.metric.name}): {len(self.bank):,} training images vote on "
@@ -131,8 +129,8 @@ class OnlineKnn:
         )
 
     def __call__(self, encoder: ImageEncoder) -> dict[str, float]:
-        known = image_features(encoder, self.bank, self.batch_size)
-        asked = image_features(encoder, self.queries, self.batch_size)
-        labels = self.bank.targets.to(known.device)
-        votes = cosine_votes(known, labels, asked, len(self.bank.classes), self.k)
-        return {self.metric.name: Accuracy.of(votes, self.queries.targets).top1}
+        bank = image_features(encoder, self.bank, self.batch_size)
+        queries = image_features(encoder, self.queries, self.batch_size)
+        labels = self.bank.targets.to(bank.device)
+        votes = cosine_votes(bank, labels, queries, len(self.bank.classes), self.k)
+        return {self.metric.name: top_accuracy(votes, self.queries.targets, 1)}

@@ -24,10 +24,10 @@ from vision.data.images import DecodedImages, ImageSet
 from vision.data.loading import SMALL
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, view_features
-from vision.evaluation.fine_tuning import fine_tune, score_classifier
-from vision.evaluation.knn import accuracy_by_class, cosine_votes, figures_of
+from vision.evaluation.fine_tuning import score_classifier, train_classifier
+from vision.evaluation.knn import accuracies, accuracy_by_class, cosine_votes
 from vision.evaluation.probe import augmented_probe, balanced_svm, linear_probe
-from vision.evaluation.settings import NEIGHBOURS, EvaluationSettings
+from vision.evaluation.settings import NEIGHBOURS, ImageEvaluationSettings
 from vision.resnet import ImageEncoder
 
 
@@ -41,7 +41,7 @@ class Subject:
     encoder: ImageEncoder  # on the device to use
     train: ImageSet  # the bank of the nearest neighbours, and the training images of classifiers
     test: ImageSet
-    settings: EvaluationSettings
+    settings: ImageEvaluationSettings
     weights: Tensor  # (classes,), for fine-tuning
 
     def knn(self) -> dict[str, Any]:
@@ -50,46 +50,46 @@ class Subject:
         classes = len(self.train.classes)
         votes = cosine_votes(self.bank, self.labels, self.queries, classes, k)
         # a class without a vote is not predicted
-        figures = self.figures(votes.masked_fill(votes == 0, -math.inf))
+        figures = self.accuracies(votes.masked_fill(votes == 0, -math.inf))
         if k < 5:  # neighbours of fewer than five classes
             figures["top5"] = None
         return {"k": k, **figures}
 
     def linear(self) -> dict[str, Any]:
-        """Train the linear probe: the published one for photos, the fast one for small images."""
+        """Return the accuracy of a linear probe.
+
+        By default it trains on augmented images, or for images in memory on fixed features.
+        """
         settings = self.settings
         epochs = settings.probe_epochs
         seed = settings.seed
-        probe = settings.probe
-        if probe is None:
-            probe = "fixed" if isinstance(self.train, DecodedImages) else "augmented"
+        usual = "fixed" if isinstance(self.train, DecodedImages) else "augmented"
+        probe = settings.probe or usual
         if probe == "fixed":
             classes = len(self.train.classes)
             scores = linear_probe(self.bank, self.labels, self.queries, classes, epochs, seed)
         else:
+            views = self.crop_and_flip
             with seeded(seed, self.encoder.device):
                 scores = augmented_probe(
-                    self.encoder,
-                    self.crop_and_flip,
-                    self.queries,
-                    epochs,
-                    seed,
-                    settings.batch_size,
+                    self.encoder, views, self.queries, epochs, seed, settings.batch_size
                 )
-        return {**self.figures(scores), "probe": probe}
+        return {**self.accuracies(scores), "probe": probe}
 
     def svm(self) -> dict[str, Any]:
-        """Train a linear SVM on a balanced part of the training images."""
-        seed = self.settings.seed
-        figures = balanced_svm(self.bank, self.labels, self.queries, self.truth, seed)
-        predicted = figures.pop("predicted")
-        by_class = accuracy_by_class(predicted, self.truth, self.train.classes)
-        return {**figures, "by_class": by_class}
+        """Return the accuracy of a linear SVM on a balanced part of the training images."""
+        predicted, images = balanced_svm(self.bank, self.labels, self.queries, self.settings.seed)
+        truth = self.test.targets
+        return {
+            "top1": 100 * (predicted == truth).double().mean().item(),
+            "images": images,
+            "by_class": accuracy_by_class(predicted, truth, self.train.classes),
+        }
 
     def geometry(self) -> dict[str, Any]:
         """Measure the features of the test images, as :mod:`dystress_text.losses.geometry` does.
 
-        Encoders with one seed see the same views. Figures that are undefined for so few images or
+        All encoders see the same views if the seed is the same. Figures that need more images or
         classes are left out.
         """
         settings = self.settings
@@ -100,23 +100,24 @@ class Subject:
         views = RandomViews(self.test, augment, 2, settings.seed)
         with seeded(settings.seed, self.encoder.device):
             view1, view2 = view_features(self.encoder, views, settings.batch_size)
-        sizes = torch.bincount(self.truth)
+        truth = self.test.targets.to(self.encoder.device)
+        sizes = torch.bincount(truth)
         figures = {"alignment": alignment(view1, view2)}
-        if len(self.truth) > 1:
+        if len(truth) > 1:
             figures["uniformity"] = uniformity(self.queries)
         if sizes.count_nonzero() > 1:
-            figures["interclass_uniformity"] = interclass_uniformity(self.queries, self.truth)
+            figures["interclass_uniformity"] = interclass_uniformity(self.queries, truth)
         if sizes.max() > 1:
-            figures["tolerance"] = tolerance(self.queries, self.truth)
-        pairs = similarity_histograms(view1, view2, self.truth)
+            figures["tolerance"] = tolerance(self.queries, truth)
+        pairs = similarity_histograms(view1, view2, truth)
         figures |= pairs._asdict()  # edges, and counts by kind of pair
         return {name: figure.tolist() for name, figure in figures.items()}
 
     def transfer(self) -> dict[str, Any]:
-        """Fine-tune on crops and flips of the training images, and score the test images."""
+        """Return the accuracy after fine-tuning on crops and flips of the training images."""
         settings = self.settings
         with seeded(settings.seed, self.encoder.device):
-            model, loss = fine_tune(
+            model, loss = train_classifier(
                 self.encoder,
                 self.crop_and_flip,
                 self.weights,
@@ -127,13 +128,13 @@ class Subject:
         figures = score_classifier(model, self.test, settings.batch_size)
         return {**figures, "last_loss": loss}
 
-    def figures(self, scores: Tensor) -> dict[str, Any]:
-        """Return the accuracy of scores (m, classes) of the test images."""
-        return figures_of(scores, self.truth, self.train.classes)
+    def accuracies(self, scores: Tensor) -> dict[str, Any]:
+        """Return the accuracies of scores (m, classes) of the test images."""
+        return accuracies(scores, self.test.targets, self.train.classes)
 
     @property
     def crop_and_flip(self) -> RandomViews:
-        """Return a view of each training image, in its colours, to train a classifier."""
+        """Return the views to train a classifier on: a random crop and flip of each image."""
         image_input = self.encoder.input
         augment = CropAndFlip(RandomCrop(image_input.image_size), image_input.mean, image_input.std)
         return RandomViews(self.train, augment, 1, self.settings.seed)
@@ -142,11 +143,6 @@ class Subject:
     def labels(self) -> Tensor:
         """Return the labels of the training images, (n,)."""
         return self.train.targets.to(self.encoder.device)
-
-    @property
-    def truth(self) -> Tensor:
-        """Return the labels of the test images, (m,)."""
-        return self.test.targets.to(self.encoder.device)
 
     @cached_property
     def bank(self) -> Tensor:

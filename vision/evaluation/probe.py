@@ -1,15 +1,14 @@
-"""The linear probe: one layer on frozen features, with the paper's schedule for ImageNet.
+"""Linear classifiers on frozen features: the linear probe, by the paper's schedule, and an SVM.
 
-On augmented images, as for published figures, each epoch sees other crops and the encoder runs in
-each step. On fixed features, the fast choice, the features of each image are computed once.
+The probe on augmented images, as in published figures, encodes other crops in each epoch. The probe
+on fixed features, which is faster, encodes each image once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,10 +34,10 @@ def linear_probe(
 
     It is trained by SGD with momentum and a cosine schedule, without decay.
 
-    Features are first shifted by their mean and divided by one number, so that their entries have a
-    mean square of 1 over the training images. This does not change what a linear classifier can
-    express, but one learning rate then suits all encoders, also those whose features differ little
-    from their mean, such as untrained ones. The caller's random state does not change.
+    Features are first centred and divided by one number, so that their entries have a mean square
+    of 1 over the training images. A linear classifier can express the same as before, but one
+    learning rate now suits all encoders, even untrained ones, whose features differ little from
+    their mean. The random state does not change.
 
     Args:
         train: training features (n, dim).
@@ -50,53 +49,41 @@ def linear_probe(
     """
     mean = train.mean(0)
     x = train - mean
-    y = labels.to(train.device)
     deviation = torch.linalg.vector_norm(x) / math.sqrt(x.numel())
     # identical features leave rounding errors, which must not be scaled up
     scale = torch.where(deviation > 1e-6 * mean.abs().max(), 1 / deviation, 0)
     x *= scale
-    generator = torch.Generator().manual_seed(seed)
 
-    def shuffled(epoch: int) -> tuple[Tensor, Tensor]:
-        order = torch.randperm(len(x), generator=generator).to(x.device)
-        return x[order], y[order]
+    def features(rows: Tensor, epoch: int) -> Tensor:
+        return x[rows.to(x.device)]
 
-    weight, bias = _train(map(shuffled, range(epochs)), epochs, classes, BATCH_SIZE, x)
-    return F.linear((queries - mean) * scale, weight, bias)
+    asked = (queries - mean) * scale
+    return _scores(features, labels, asked, classes, BATCH_SIZE, epochs, seed)
 
 
-def balanced_svm(
-    train: Tensor, labels: Tensor, queries: Tensor, truth: Tensor, seed: int
-) -> dict[str, Any]:
-    """Return the accuracy of a linear SVM on balanced classes, FS of Kukleva et al.
+def balanced_svm(train: Tensor, labels: Tensor, queries: Tensor, seed: int) -> tuple[Tensor, int]:
+    """Train a linear SVM on balanced classes, the few-shot evaluation FS of Kukleva et al.
 
-    It is trained on unit vectors, as many of each class as there are of the rarest.
+    Features become unit vectors. Each class has as many training images as the rarest one, drawn
+    with the seed.
 
     Args:
         train: training features (n, dim).
         labels: their classes, (n,).
         queries: test features (m, dim).
-        truth: their classes, (m,).
-        seed: of the choice of images.
+        seed: of the choice of images and of the SVM.
 
     Returns:
-        The accuracy x 100, ``top1``, the number of training images, ``images``, and the labels that
-        are ``predicted``, (m,).
+        The predicted labels of the test features, (m,), and the number of training images.
     """
     x = unit_vectors(train).cpu().numpy()
     y = labels.cpu().numpy()
-    asked = unit_vectors(queries).cpu().numpy()
     present, counts = np.unique(y, return_counts=True)
     random = np.random.default_rng(seed)
-    chosen = []
-    for label in present:
-        of_class = random.permutation(np.flatnonzero(y == label))
-        chosen.append(of_class[: counts.min()])
-    rows = np.concatenate(chosen)
+    drawn = [random.permutation(np.flatnonzero(y == label))[: counts.min()] for label in present]
+    rows = np.concatenate(drawn)
     svm = LinearSVC(random_state=seed).fit(x[rows], y[rows])
-    predicted = torch.from_numpy(svm.predict(asked))
-    top1 = 100 * (predicted == truth.cpu()).double().mean().item()
-    return {"top1": top1, "images": len(rows), "predicted": predicted}
+    return torch.from_numpy(svm.predict(unit_vectors(queries).cpu().numpy())), len(rows)
 
 
 def augmented_probe(
@@ -107,11 +94,11 @@ def augmented_probe(
     seed: int,
     encoded_at_once: int = BATCH_SIZE,
 ) -> Tensor:
-    """Return scores (m, classes) of a linear classifier trained on random views, as SimCLR's.
+    """Return scores (m, classes) of a linear classifier that is trained on random views.
 
-    The schedule is that of :func:`linear_probe`. The encoder is frozen and in evaluation mode.
-    Features enter as they are, and images that do not fill the last batch of an epoch are left out
-    of it. What the views draw on the device comes from the caller's random state.
+    The schedule is that of :func:`linear_probe`; the evaluation is SimCLR's. The encoder is frozen
+    and in evaluation mode. Features enter as they are, and an epoch leaves out the images that do
+    not fill its last batch. The views draw from torch's random state.
 
     Args:
         encoder: gives the features.
@@ -122,51 +109,54 @@ def augmented_probe(
         encoded_at_once: most images that go through the encoder together.
     """
     labels = views.images.targets
-    device = queries.device
-    generator = torch.Generator().manual_seed(seed)
     batch_size = min(BATCH_SIZE, len(labels))
     used = len(labels) // batch_size * batch_size
 
-    def encoded(epoch: int) -> tuple[Tensor, Tensor]:
-        order = torch.randperm(len(labels), generator=generator)[:used]
-        inputs = views.batches(torch.split(order, encoded_at_once), device, epoch)
-        features = features_of(encoder, chain.from_iterable(inputs), device)
-        return torch.cat(features), labels[order].to(device)
+    def features(rows: Tensor, epoch: int) -> Tensor:
+        parts = torch.split(rows[:used], encoded_at_once)
+        inputs = views.batches(parts, encoder.device, epoch)
+        return torch.cat(features_of(encoder, chain.from_iterable(inputs)))
 
-    shown = progress_bar(range(epochs), desc="linear probe", unit=" epochs")
     classes = len(views.images.classes)
-    weight, bias = _train(map(encoded, shown), epochs, classes, batch_size, queries)
-    return F.linear(queries, weight, bias)
+    return _scores(features, labels, queries, classes, batch_size, epochs, seed)
 
 
-def _train(
-    shuffled: Iterable[tuple[Tensor, Tensor]],
-    epochs: int,
+def _scores(
+    features: Callable[[Tensor, int], Tensor],
+    labels: Tensor,
+    queries: Tensor,
     classes: int,
     batch_size: int,
-    like: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Return weight (classes, dim) and bias (classes,), trained from 0.
+    epochs: int,
+    seed: int,
+) -> Tensor:
+    """Train a linear classifier, whose weights begin at 0, and return its scores (m, classes).
 
     Args:
-        shuffled: features (n, dim) and labels (n,) of each epoch, in the order of its steps.
-        epochs: their number.
+        features: returns the features of images at rows (n,), or of the first of them, in an epoch.
+        labels: of the images, (n,).
+        queries: test features (m, dim).
         classes: number of classes.
-        batch_size: of a step.
-        like: features of the same dimension and type, on the same device.
+        batch_size: features in a step.
+        epochs: passes over the images.
+        seed: of the order of the images.
     """
-    weight = like.new_zeros(classes, like.shape[1], requires_grad=True)
-    bias = like.new_zeros(classes, requires_grad=True)
+    weight = queries.new_zeros(classes, queries.shape[1], requires_grad=True)
+    bias = queries.new_zeros(classes, requires_grad=True)
     rate = LEARNING_RATE * batch_size / 256
     optimizer = torch.optim.SGD([weight, bias], lr=rate, momentum=MOMENTUM)
-    for epoch, (x, y) in enumerate(shuffled):
+    generator = torch.Generator().manual_seed(seed)
+    for epoch in progress_bar(range(epochs), desc="linear probe", unit=" epochs"):
+        order = torch.randperm(len(labels), generator=generator)
+        x = features(order, epoch)
+        y = labels[order[: len(x)].to(labels.device)].to(x.device)
         starts = range(0, len(x), batch_size)
         for step, start in enumerate(starts):
             done = (epoch + step / len(starts)) / epochs
             optimizer.param_groups[0]["lr"] = rate * (1 + math.cos(math.pi * done)) / 2
-            rows = slice(start, start + batch_size)
-            loss = F.cross_entropy(F.linear(x[rows], weight, bias), y[rows])
+            batch = slice(start, start + batch_size)
+            loss = F.cross_entropy(F.linear(x[batch], weight, bias), y[batch])
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
-    return weight.detach(), bias.detach()
+    return F.linear(queries, weight, bias).detach()

@@ -23,7 +23,7 @@ NAMED_WEIGHTS: dict[str, dict[str, float]] = {
 
 
 @dataclass(frozen=True)
-class EvaluationSettings:
+class ImageEvaluationSettings:
     """The options of vision/evaluate.py."""
 
     title: ClassVar[str] = "the options of vision/evaluate.py"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 MOST_CLASSES = 20
@@ -31,8 +32,8 @@ def labelled(task: str, figures: Mapping[str, Any]) -> Column:
 
     Args:
         task: such as ``knn``.
-        figures: by name; None, those that the table does not show, and those of each of more than
-            20 classes are left out.
+        figures: by name. Those that are None are left out, and if there are more than 20 classes
+            those of each class.
     """
     prefix = _PREFIXES[task].format(**figures)
     column = {}
@@ -50,11 +51,7 @@ def labelled(task: str, figures: Mapping[str, Any]) -> Column:
 
 def cells(columns: Mapping[str, Column]) -> list[list[str]]:
     """Return the cells of the table, the header first."""
-    labels: dict[str, None] = {}  # in the order of the columns
-    for column in columns.values():
-        labels |= dict.fromkeys(column)
-    lines = [["", *columns]]
-    for label in labels:
-        figures = [column.get(label, "-") for column in columns.values()]
-        lines.append([label, *figures])
-    return lines
+    labels = dict.fromkeys(chain.from_iterable(columns.values()))  # in the order of the columns
+    header = ["", *columns]
+    lines = [[label, *(each.get(label, "-") for each in columns.values())] for label in labels]
+    return [header, *lines]

@@ -1,7 +1,7 @@
 """Measure and show what training does to pictures without labels.
 
-The measure holds pictures out of training and asks whether the two views of each find one another.
-The page shows pictures with those nearest to them, before and after training.
+Pictures are held out, and the measure is how often two random views of one find one another. The
+page shows pictures with their nearest neighbours before and after training.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from dystress_text.training.run_record import Metric
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, view_features
+from vision.evaluation.knn import OnlineKnn
 from vision.resnet import ImageEncoder
 
 METRIC = Metric("held_out", "agreement", "held-out pictures: agreement of two views x 100")
-FEWEST = 5  # pictures to hold out, if these are at most a quarter
+FEWEST = 5  # pictures to hold out, but at most a quarter
 SEARCHED = 500  # training pictures among which neighbours are searched
-MEASURED = 50  # least pairs of views; fewer pictures are seen in several
+MEASURED = 50  # least number of pairs of views; fewer pictures have several pairs each
 SHOWN = 12  # pictures on the page
 NEAREST = 5  # neighbours of each
 HEADING = "Pictures (left) and the five nearest to each: before training (above), after it (below)"
 _SIDE = 96  # of a picture on the page, in pixels
 _FRAME = 3
-Rows = Sequence[Sequence[int]]  # for each picture that is shown those of its neighbours
+Neighbours = Sequence[Sequence[int]]  # rows of those of each picture on the page
 
 
 class DividedImages(NamedTuple):
@@ -49,8 +50,8 @@ class DividedImages(NamedTuple):
 def divide(images: ImageSet, most: int, k: int, seed: int) -> DividedImages:
     """Hold out a tenth of the images, drawn with the seed, and at most ``most``.
 
-    Files that a list repeats are held out wholly. Of at most 2 k images none is held out, as half
-    of them would be among the k nearest by chance.
+    All copies of a file that a list repeats are held out together. Of 2 k images or fewer none is
+    held out: by chance alone, half of the pairs would count as found.
     """
     fewest = min(FEWEST, len(images) // 4)
     count = min(most, max(len(images) // 10, fewest))
@@ -71,15 +72,15 @@ def divide(images: ImageSet, most: int, k: int, seed: int) -> DividedImages:
 
 
 def agreement(first: Tensor, second: Tensor, count: int, k: int) -> float:
-    """Return how often one view of a picture is among the k nearest to the other one, x 100.
+    """Return how often one view of a picture is among the k nearest to its other view, x 100.
 
-    A view is searched among the other views of all pictures, by cosine. Views that are equally near
-    count as nearer, so that equal features score nothing.
+    Each view is compared by cosine with the other views of all n pictures. Ties count as misses, so
+    that equal features score 0.
 
     Args:
         first: features of a view of each picture, (n, dim).
-        second: features of another one, (n, dim).
-        count: the pictures whose views are searched, the first ones.
+        second: features of another view of each, (n, dim).
+        count: how many pictures are measured, the first ones.
         k: number of neighbours.
     """
     hits = []
@@ -103,6 +104,11 @@ class HeldOutAgreement:
     metric = METRIC
 
     @property
+    def counts(self) -> dict[str, int]:
+        """Return the number of pictures held out, for the record of a run."""
+        return {"held_out": self.count}
+
+    @property
     def description(self) -> str:
         pictures = len(self.views.images)
         chance = 100 * self.k / pictures
@@ -121,31 +127,34 @@ class HeldOutAgreement:
         return {METRIC.name: sum(figures) / len(figures)}
 
 
-def nearest(encoder: ImageEncoder, images: ImageSet, batch_size: int) -> Rows:
-    """Return the rows that are nearest to each of the first images, the nearest one first."""
+OnlineMeasure = OnlineKnn | HeldOutAgreement  # of the encoder, while it trains
+
+
+def nearest(encoder: ImageEncoder, images: ImageSet, batch_size: int) -> Neighbours:
+    """Return the neighbours of the first images, the nearest ones first."""
     features = unit_vectors(image_features(encoder, images, batch_size))  # (n, dim)
     similarity = features[:SHOWN] @ features.T
     similarity.fill_diagonal_(-math.inf)
     count = min(NEAREST, len(images) - 1)
-    rows: list[list[int]] = similarity.topk(count, dim=1).indices.tolist()
-    return rows
+    neighbours: Neighbours = similarity.topk(count, dim=1).indices.tolist()
+    return neighbours
 
 
-def gallery(images: ImageSet, before: Rows, after: Rows) -> list[tuple[str, str]]:
-    """Return a description and a data URI for each picture that is shown.
+def gallery(images: ImageSet, before: Neighbours, after: Neighbours) -> list[tuple[str, str]]:
+    """Return a description and a data URI for each picture on the page.
 
-    The JPEG has the picture and its neighbours before training, and below these after training.
+    The JPEG shows the picture with its neighbours before training, and below with those after it.
     """
     pictures = []
-    for row, ranked in enumerate(zip(before, after, strict=True)):
+    for row, both in enumerate(zip(before, after, strict=True)):
         shown = _tile(images, row, "black")
         strips = []
-        for rows in ranked:
-            neighbours = [_tile(images, each) for each in rows]
-            strips.append(np.hstack([shown, *neighbours]))
-        with io.BytesIO() as stream:
-            Image.fromarray(np.vstack(strips)).save(stream, "JPEG", quality=85)
-            content = base64.b64encode(stream.getvalue()).decode("ascii")
+        for neighbours in both:
+            tiles = [_tile(images, neighbour) for neighbour in neighbours]
+            strips.append(np.hstack([shown, *tiles]))
+        stream = io.BytesIO()
+        Image.fromarray(np.vstack(strips)).save(stream, "JPEG", quality=85)
+        content = base64.b64encode(stream.getvalue()).decode()
         description = f"picture {row + 1} and its neighbours before and after training"
         pictures.append((description, f"data:image/jpeg;base64,{content}"))
     return pictures

@@ -1,8 +1,8 @@
 """Objectives without negatives and without a temperature.
 
-Each takes unnormalised embeddings (batch, dim), the i-th rows of image i, and computes in fp32
-(fp64 for fp64 embeddings), under autocast too. Statistics of the batch keep the embeddings apart;
-in BYOL and DINO, a teacher that follows the student slowly does.
+Each takes unnormalised embeddings (batch, dim), one row for each image, and computes in fp32 (fp64
+for fp64 embeddings), under autocast too. Statistics of the batch keep the embeddings apart; in BYOL
+and DINO, a teacher that follows the student slowly does.
 
 On several processes, pass a :class:`~dystress_text.losses.gather.ProcessGather`. Statistics are
 then those of the global batch. The mean of the losses over the processes, and after
@@ -29,7 +29,7 @@ class NegativeFreeLoss(Objective):
     """The base class: fp32 under autocast."""
 
     def forward(self, *views: Tensor) -> Tensor:
-        """Return the loss of the views' embeddings, each (batch, dim)."""
+        """Return the loss of the embeddings of views, (batch, dim) each."""
         shapes = {tuple(z.shape) for z in views}
         if len(shapes) > 1 or views[0].ndim != 2:
             raise ValueError(f"embeddings must have the same shape (batch, dim), got {shapes}")
@@ -42,10 +42,10 @@ class NegativeFreeLoss(Objective):
 
 
 class GlobalBatchLoss(NegativeFreeLoss):
-    """A formula of both views of all processes' images."""
+    """The base class of losses of two views over the images of all processes."""
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """Return the loss of (N, dim) and (N, dim)."""
+        """Return the loss of two views, (N, dim) each."""
         raise NotImplementedError
 
     def of_views(self, *views: Tensor) -> Tensor:
@@ -81,8 +81,8 @@ class BarlowTwinsLoss(GlobalBatchLoss):
 
 @register("vicreg")
 class VICRegLoss(GlobalBatchLoss):
-    """VICReg (Bardes et al., ICLR 2022, Algorithm 1): invariance, a hinge on each variance, no
-    covariance.
+    """VICReg (Bardes et al., ICLR 2022, Algorithm 1): close views, large variances, small
+    covariances.
 
     ``invariance * mean (z1 - z2)^2 + sum over views of (variance * mean_j max(0, 1 - std_j) +
     covariance * sum_{i != j} Cov_ij^2 / dim)``, with ``std_j`` the root of the unbiased variance
@@ -99,11 +99,9 @@ class VICRegLoss(GlobalBatchLoss):
         gather: Gather | None = None,
     ) -> None:
         super().__init__(gather)
-        self.invariance = invariance
-        self.variance = variance
-        self.covariance = covariance
-        for name, weight in self.arguments().items():
-            setattr(self, name, check_number(name, weight, "[0, inf)"))
+        self.invariance = check_number("invariance", invariance, "[0, inf)")
+        self.variance = check_number("variance", variance, "[0, inf)")
+        self.covariance = check_number("covariance", covariance, "[0, inf)")
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         loss = self.invariance * (z1 - z2).square().mean()
@@ -116,27 +114,26 @@ class VICRegLoss(GlobalBatchLoss):
 
 @register("w_mse")
 class WMSELoss(GlobalBatchLoss):
-    """W-MSE (Ermolov et al., ICML 2021, Eqs. 5 and 6): the distance of the views once each is white
-    and normalised.
+    """W-MSE (Ermolov et al., ICML 2021, Eqs. 5 and 6): the distance between whitened, normalised
+    views.
 
     ``mean_i |v1_i - v2_i|^2``, where v is ``L^-1 (z - mean z)`` at unit length and L the Cholesky
-    factor of z's covariance. Each view is whitened in slices of the batch, as many as leave a slice
-    at least 2 dim rows, the paper's ratio. Batches are shuffled, so slices are consecutive rows,
-    where the paper draws them at random. The batch must have more rows than dimensions.
+    factor of the covariance of z. Each view is whitened in slices of at least 2 dim rows, the
+    paper's ratio. Slices are consecutive rows, as batches are shuffled already; the paper draws
+    them at random. The batch must have more rows than dimensions.
     """
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         n, dim = z1.shape
         slices = max(1, n // (2 * dim))
-        first = torch.cat([_white(part) for part in z1.tensor_split(slices)])  # (N, dim)
-        second = torch.cat([_white(part) for part in z2.tensor_split(slices)])
+        views = (torch.cat([_white(part) for part in z.tensor_split(slices)]) for z in (z1, z2))
+        first, second = views  # (N, dim)
         return (first - second).square().sum(1).mean()
 
 
 @register("zero_icl")
 class ZeroICLLoss(GlobalBatchLoss):
-    """Zero-ICL (Zhang et al., ICLR 2022): agreement of the views where the instances are
-    decorrelated.
+    """Zero-ICL (Zhang et al., ICLR 2022): agreement of the views with decorrelated instances.
 
     It standardises each row, whitens the rows and takes ``sum_i (1 - h1_i . h2_i / dim)^2``; the
     ridge of the whitening is 0.01, as in the authors' program for ImageNet100 (theirs for CIFAR
@@ -146,7 +143,7 @@ class ZeroICLLoss(GlobalBatchLoss):
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         first = _decorrelated(_standardised(z1, dim=1), ridge=0.01)  # (N, dim)
         second = _decorrelated(_standardised(z2, dim=1), ridge=0.01)
-        return (1 - (first * second).mean(1)).square().sum()
+        return _disagreement(first, second)
 
 
 @register("zero_fcl")
@@ -171,10 +168,9 @@ class ARBLoss(GlobalBatchLoss):
     the other.
 
     ``sum_j (1 - z1_j . b2_j / N)^2 + sum_j (1 - z2_j . b1_j / N)^2`` over features that are
-    standardised over the batch; the base b is the whitened view, with the ridge 1e-5, and carries
-    no gradient. All features are one group, as by default in the authors' programs. They also
-    permute the features before they group them, which keeps copies of a feature apart from each
-    other's groups; with one group the order does not matter.
+    standardised over the batch; the basis b is the whitened view, with the ridge 1e-5, and carries
+    no gradient. All features form one group, the default of the authors' programs, so their
+    permutation of the features has no effect and is left out.
     """
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
@@ -182,18 +178,16 @@ class ARBLoss(GlobalBatchLoss):
         z2 = _standardised(z2.T, dim=1)
         base1 = _decorrelated(z1.detach(), ridge=1e-5)
         base2 = _decorrelated(z2.detach(), ridge=1e-5)
-        first = (z1 * base2).mean(1)  # (dim,)
-        second = (z2 * base1).mean(1)
-        return (1 - first).square().sum() + (1 - second).square().sum()
+        return _disagreement(z1, base2) + _disagreement(z2, base1)
 
 
 @register("byol")
 class BYOLLoss(NegativeFreeLoss):
-    """BYOL (Grill et al., NeurIPS 2020, Eq. 2 on both views): the distance of predictions and
-    targets as unit vectors.
+    """BYOL (Grill et al., NeurIPS 2020, Eq. 2 on both views): the distance from predictions to
+    targets.
 
-    ``mean |p1 - t2|^2 + mean |p2 - t1|^2`` over the images, of the student's predictions p and the
-    teacher's outputs t.
+    ``mean |p1 - t2|^2 + mean |p2 - t1|^2`` over the images, with the student's predictions p and
+    the teacher's outputs t as unit vectors.
     """
 
     task = "predictor"
@@ -240,24 +234,20 @@ class DINOLoss(NegativeFreeLoss):
         terms = []
         for i, output in enumerate(outputs):
             teacher = torch.softmax((output - self.centre) / self.teacher_temperature, dim=1)
-            for j, log_probabilities in enumerate(student):
-                if i != j:
-                    terms.append(-(teacher * log_probabilities).sum(1))  # (batch,)
+            others = student[:i] + student[i + 1 :]
+            terms += [-(teacher * log_probabilities).sum(1) for log_probabilities in others]
         if self.training:
-            self._move_centre(torch.cat(outputs))
-        return torch.stack(terms).mean()
-
-    def _move_centre(self, outputs: Tensor) -> None:
-        """Move the centre towards the mean over all processes of outputs (n, prototypes)."""
-        mean = self.gather(outputs.mean(0, keepdim=True)).mean(0)  # (prototypes,)
-        self.centre = torch.lerp(mean.to(self.centre), self.centre, self.centre_momentum)
+            mean = torch.cat(outputs).mean(0, keepdim=True)
+            mean = self.gather(mean).mean(0)  # over all processes, (prototypes,)
+            self.centre = torch.lerp(mean.to(self.centre), self.centre, self.centre_momentum)
+        return torch.stack(terms).mean()  # of (pairs of crops, batch)
 
 
 def _white(z: Tensor, shrinkage: float = 1e-3) -> Tensor:
-    """Return unit vectors (rows, dim) of whitened rows.
+    """Whiten rows (rows, dim), and scale them to length 1.
 
-    The shrinkage, a share of the covariance that is replaced by its mean variance times the
-    identity so that fp32 can factor it, is ours; the paper has none.
+    The shrinkage moves the covariance towards its mean variance times the identity, so that fp32
+    can factor it; the paper has none.
     """
     covariance = _covariance(z)  # (dim, dim)
     scale = covariance.diagonal().mean() + torch.finfo(z.dtype).eps
@@ -277,8 +267,8 @@ def _standardised(z: Tensor, dim: int) -> Tensor:
 def _decorrelated(x: Tensor, ridge: float) -> Tensor:
     """Return ``(x x' / m + ridge I)^(-1/2) x`` of x (k, m); the factor has no gradient.
 
-    Its values differ from ``ridge^(-1/2)`` along the min(k, m) singular vectors of x alone, so that
-    no matrix of (k, k) is needed where there are more rows than columns.
+    The factor is ``ridge^(-1/2)`` except along the min(k, m) singular vectors of x, so that no
+    (k, k) matrix is needed if k is above m.
     """
     with torch.no_grad():
         vectors, values, _ = torch.linalg.svd(x, full_matrices=False)  # (k, r), (r,)
@@ -290,10 +280,15 @@ def _decorrelated(x: Tensor, ridge: float) -> Tensor:
 def _covariance(z: Tensor) -> Tensor:
     """Return the covariance of the columns, (n, dim) -> (dim, dim).
 
-    It equals ``torch.cov``, which waits for the device.
+    It equals ``torch.cov``, which makes the host wait for the device.
     """
     centred = z - z.mean(dim=0)
     return centred.T @ centred / (len(z) - 1)
+
+
+def _disagreement(a: Tensor, b: Tensor) -> Tensor:
+    """Return ``sum_i (1 - a_i . b_i / m)^2`` over the rows of two matrices (k, m)."""
+    return (1 - (a * b).mean(1)).square().sum()
 
 
 def _off_diagonal_squares(matrix: Tensor) -> Tensor:

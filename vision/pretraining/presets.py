@@ -1,6 +1,6 @@
-"""Named recipes of pre-training, each with its table and row of the paper.
+"""Named recipes of pre-training, each with its table and row in the paper.
 
-docs/reproduction.md says what they take where the paper is silent.
+docs/reproduction.md lists the choices where the paper is silent.
 """
 
 from __future__ import annotations
@@ -86,12 +86,9 @@ def _shifted(low: float, high: float, shift: float) -> Options:
     return _ntxent(f"shifted_cosine({low:g}, {high:g}, shift={shift:g})")
 
 
-def _row(rows: str, *options: Options) -> Preset:
-    """Return the preset of rows of the paper, each ``table: name``; later options win."""
-    settings: Options = {}
-    for part in options:
-        settings.update(part)
-    return Preset(f"Table {rows}", settings)
+def _row(rows: str, options: Options) -> Preset:
+    """Return the preset for rows of the paper's tables, each ``table: name``."""
+    return Preset(f"Table {rows}", options)
 
 
 _SCHEDULE: Options = {"loss": "ntxent(scheduled(0.1, 1, half_period=200, unit='epoch'))"}
@@ -110,8 +107,8 @@ _DINO: Options = {"loss": "dino(prototypes=4096)", "out_dim": 256, "key_momentum
 
 def _cifar(data: str) -> Presets:
     """Return the presets of CIFAR's tables with 200 epochs, and of the paper's figures on CIFAR."""
-    common: Options = {**_CIFAR, "dataset": data}
-    wide: Options = {**common, "train_batch_size": 256, "eval_steps": 1950}
+    common: Options = _CIFAR | {"dataset": data}
+    wide: Options = common | {"train_batch_size": 256, "eval_steps": 1950}
     ours = _cosine(0.07, 0.2)
     queue: Options = {"loss": "queue(0.1, queue_size=4096)", "key_momentum": 0.99}
     w_mse: Options = {"loss": "w_mse()", "out_dim": 64}
@@ -121,25 +118,24 @@ def _cifar(data: str) -> Presets:
     main = "cifar10n100_bal_bs128_sgd0p1_200eps"
     geometry = "unifalginmentmetrics"
     presets = {
-        data: _row(f"{main}: DySTreSS; {geometry}: DySTreSS", common, ours),
+        data: _row(f"{main}: DySTreSS; {geometry}: DySTreSS", common | ours),
         # the temperatures of the other methods are ours
-        f"{data}-simclr": _row(f"{main}: SimCLR; {geometry}: SimCLR", common, _ntxent("0.2")),
-        f"{data}-moco": _row(f"{main}: MoCo v2; {geometry}: MoCo v2", common, queue),
-        f"{data}-dcl": _row(f"{main}: SimCLR+DCL; {geometry}: DCL", common, _DCL),
-        f"{data}-macl": _row(f"{main}: MACL (repro.)", common, _MACL),
-        f"{data}-dclw": _row(f"{geometry}: DCLW", common, _DCLW),
-        f"{data}-256": _row("otherframecifar: DySTreSS", wide, ours),
+        f"{data}-simclr": _row(f"{main}: SimCLR; {geometry}: SimCLR", common | _ntxent("0.2")),
+        f"{data}-moco": _row(f"{main}: MoCo v2; {geometry}: MoCo v2", common | queue),
+        f"{data}-dcl": _row(f"{main}: SimCLR+DCL; {geometry}: DCL", common | _DCL),
+        f"{data}-macl": _row(f"{main}: MACL (repro.)", common | _MACL),
+        f"{data}-dclw": _row(f"{geometry}: DCLW", common | _DCLW),
+        f"{data}-256": _row("otherframecifar: DySTreSS", wide | ours),
         # projector and optimiser of both are ours; no small crops, as lightly's on CIFAR
-        f"{data}-256-dino": _row("otherframecifar: DINO", wide, _DINO),
-        f"{data}-256-w-mse": _row("otherframecifar: W-MSE", wide, w_mse),
-        f"{data}-cosine": _row("abltempfunc: cosine; monotony: cosine", common, ours),
-        f"{data}-linear": _row("abltempfunc: linear", common, linear),
-        f"{data}-exponential": _row("abltempfunc: exponential", common, exponential),
-        f"{data}-monotonic": _row("monotony: monotonic cosine", common, monotonic),
+        f"{data}-256-dino": _row("otherframecifar: DINO", wide | _DINO),
+        f"{data}-256-w-mse": _row("otherframecifar: W-MSE", wide | w_mse),
+        f"{data}-cosine": _row("abltempfunc: cosine; monotony: cosine", common | ours),
+        f"{data}-linear": _row("abltempfunc: linear", common | linear),
+        f"{data}-exponential": _row("abltempfunc: exponential", common | exponential),
+        f"{data}-monotonic": _row("monotony: monotonic cosine", common | monotonic),
     }
     for name, options in _cifar_ablations().items():
-        settings = {**common, **options}
-        presets[f"{data}-{name}"] = Preset("an ablation in a figure of the paper", settings)
+        presets[f"{data}-{name}"] = Preset("an ablation in a figure of the paper", common | options)
     return presets
 
 
@@ -161,7 +157,7 @@ def _cifar_ablations() -> dict[str, Options]:
 
 def _long_tailed_cifar(data: str, table: str) -> Presets:
     """Return the presets of the tables of a long-tailed CIFAR."""
-    common: Options = {**_CIFAR, "dataset": data, "eval_steps": 0, "num_train_epochs": 500}
+    common: Options = _CIFAR | {"dataset": data, "eval_steps": 0, "num_train_epochs": 500}
     long: Options = {  # the configuration of Kukleva et al.'s code
         **common,
         "num_train_epochs": 2000,
@@ -174,11 +170,11 @@ def _long_tailed_cifar(data: str, table: str) -> Presets:
     }
     ours = _cosine(0.07, 0.2)
     return {
-        data: _row(f"{table}: DySTreSS", common, ours),
-        f"{data}-simclr": _row(f"{table}: SimCLR", common, _ntxent("0.2")),  # our temperature
-        f"{data}-star": _row(f"{table}: DySTreSS*", common, _cosine(0.1, 0.2)),
-        f"{data}-2000": _row("compkuklevacifar: DySTreSS", long, ours),
-        f"{data}-2000-schedule": _row("compkuklevacifar: Kukleva et al.", long, _SCHEDULE),
+        data: _row(f"{table}: DySTreSS", common | ours),
+        f"{data}-simclr": _row(f"{table}: SimCLR", common | _ntxent("0.2")),  # our temperature
+        f"{data}-star": _row(f"{table}: DySTreSS*", common | _cosine(0.1, 0.2)),
+        f"{data}-2000": _row("compkuklevacifar: DySTreSS", long | ours),
+        f"{data}-2000-schedule": _row("compkuklevacifar: Kukleva et al.", long | _SCHEDULE),
     }
 
 
@@ -186,9 +182,9 @@ _SHARED: dict[str, Options] = {
     # methods of the tables of ImageNet100 and ImageNet-1K, as lightly's benchmark has them
     "SimCLR": _ntxent("0.1"),
     "DCL": _DCL,
-    "BYOL": {**_BYOL, "out_dim": 256, "one_pass": False},
-    "Barlow Twins": {**_BARLOW_TWINS, "out_dim": 8192},
-    "VICReg": {**_VICREG, "out_dim": 8192},
+    "BYOL": _BYOL | {"out_dim": 256, "one_pass": False},
+    "Barlow Twins": _BARLOW_TWINS | {"out_dim": 8192},
+    "VICReg": _VICREG | {"out_dim": 8192},
     "MACL": _MACL,
 }
 
@@ -197,23 +193,23 @@ def _imagenet100() -> Presets:
     """Return the presets of ImageNet100 with 200 epochs."""
     ours = _cosine(0.1, 0.2)
     main = "in100_bal_bs256_lars_200eps"
-    presets = {"imagenet100": _row(f"{main}: DySTreSS", _IMAGENET100, ours)}
+    presets = {"imagenet100": _row(f"{main}: DySTreSS", _IMAGENET100 | ours)}
     for method, options in _SHARED.items():
         name = _named("imagenet100", method)
-        presets[name] = _row(f"{main}: {method}", _IMAGENET100, options)
+        presets[name] = _row(f"{main}: {method}", _IMAGENET100 | options)
     for low, high in ((0.07, 0.1), (0.07, 0.5), (0.07, 0.2), (0.1, 0.2)):
         name = f"imagenet100-range-{low}-{high}"
-        presets[name] = _row(f"temprange_abl: {low}/{high}", _IMAGENET100, _cosine(low, high))
+        presets[name] = _row(f"temprange_abl: {low}/{high}", _IMAGENET100 | _cosine(low, high))
     half_widths = {0.0: 0.5, 0.2: 0.6, 0.4: 0.7, -0.2: 0.6, -0.4: 0.7}
     for shift, half_width in half_widths.items():
         rows = f"tempprof_abl: {shift}/{half_width}"
         if shift == -0.4:
             rows += f"; {main}: DySTreSS*"
         options = _shifted(0.1, 0.2, shift)
-        presets[f"imagenet100-shift{shift:+}"] = _row(rows, _IMAGENET100, options)
+        presets[f"imagenet100-shift{shift:+}"] = _row(rows, _IMAGENET100 | options)
     text_only = {"loss": "dcl(cosine(0.1, 0.2), per_view=True, detach_temperature=False)"}
     presets["imagenet100-dcl-cosine"] = Preset(
-        "the text's DySTreSS on SimCLR+DCL, which no table has", {**_IMAGENET100, **text_only}
+        "the text's DySTreSS on SimCLR+DCL, which no table has", _IMAGENET100 | text_only
     )
     # epochs and batch are the text's, the jitter Kukleva et al.'s, LARS that of ImageNet100
     tail: Options = {
@@ -225,8 +221,8 @@ def _imagenet100() -> Presets:
         "jitter": 1.0,
     }
     table = "compkuklevain100lt"
-    presets["imagenet100-lt"] = _row(f"{table}: DySTreSS", tail, ours)
-    presets["imagenet100-lt-schedule"] = _row(f"{table}: Kukleva et al. (repro.)", tail, _SCHEDULE)
+    presets["imagenet100-lt"] = _row(f"{table}: DySTreSS", tail | ours)
+    presets["imagenet100-lt-schedule"] = _row(f"{table}: Kukleva et al. (repro.)", tail | _SCHEDULE)
     return presets
 
 
@@ -249,15 +245,15 @@ def _imagenet1k() -> Presets:
     geometry = "unifalginmentmetrics"
     transfer = "transferlearning"
     rows = f"{main}: DySTreSS; {geometry}: DySTreSS; {transfer}: DySTreSS"
-    presets = {"imagenet1k": _row(rows, _IMAGENET1K, _cosine(0.1, 0.2))}
-    for method, options in {**_SHARED, "DCLW": _DCLW}.items():
+    presets = {"imagenet1k": _row(rows, _IMAGENET1K | _cosine(0.1, 0.2))}
+    for method, options in (_SHARED | {"DCLW": _DCLW}).items():
         rows = f"{main}: {method}"
         if method in ("SimCLR", "DCL", "DCLW"):
             rows += f"; {geometry}: {method}"
         if method in ("SimCLR", "DCL"):
             rows += f"; {transfer}: {method}"
         name = _named("imagenet1k", method)
-        presets[name] = _row(rows, _IMAGENET1K, options, rates.get(method, {}))
+        presets[name] = _row(rows, _IMAGENET1K | options | rates.get(method, {}))
     return presets
 
 
@@ -268,21 +264,21 @@ def _without_negatives() -> Presets:
     # a batch of 128 cannot be whitened in the table's 256 dimensions
     narrow: Options = {"projector": "simclr", "out_dim": 64}
     methods: dict[str, Options] = {
-        "DySTreSS": {**_cosine(0.1, 0.2), **wide},
-        "Barlow Twins": {**_BARLOW_TWINS, **wide},
-        "VICReg": {**_VICREG, **wide},
+        "DySTreSS": _cosine(0.1, 0.2) | wide,
+        "Barlow Twins": _BARLOW_TWINS | wide,
+        "VICReg": _VICREG | wide,
         "Zero-ICL": {"loss": "zero_icl()", **wide, "out_dim": 256},
         "Zero-FCL": {"loss": "zero_fcl()", **wide},
         "Zero-CL": {"loss": "zero_cl()", **wide},
         "W-MSE": {"loss": "w_mse()", **narrow},
         "ARB": {"loss": "arb()", **wide, "weight_decay": 1e-4},
-        "DINO": {**_DINO, "projector": "simclr", **small_crops},
-        "BYOL": {**_BYOL, "out_dim": 4096},  # the table's, as hidden and output width
+        "DINO": _DINO | {"projector": "simclr", **small_crops},
+        "BYOL": _BYOL | {"out_dim": 4096},  # the table's, as hidden and output width
     }
     presets: Presets = {}
     for method, options in methods.items():
         name = _named("imagenet100-400", method)
-        presets[name] = _row(f"otherframein100: {method}", _LONG, options)
+        presets[name] = _row(f"otherframein100: {method}", _LONG | options)
     presets["imagenet100-400"] = presets.pop("imagenet100-400-dystress")
     return presets
 

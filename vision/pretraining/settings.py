@@ -129,7 +129,7 @@ def _reworded(name: str, help: str) -> Any:
 
 
 @dataclass(frozen=True)
-class VisionEngineSettings(TrainingSettings):
+class ImageTrainingSettings(TrainingSettings):
     """Options of the training loop, with defaults and help for images."""
 
     output_dir: str = option("out_vision", "Where the encoder, the log and checkpoints go.")
@@ -143,7 +143,7 @@ class VisionEngineSettings(TrainingSettings):
 
 
 PROGRAM = Program(
-    (StartSettings, VisionSettings, VisionEngineSettings),
+    (StartSettings, VisionSettings, ImageTrainingSettings),
     PRESETS,
     default="cifar10",
     loss_options=("key_momentum", "small_crops", "small_crop_size"),
@@ -153,19 +153,20 @@ PROGRAM = Program(
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """All settings of a run, and the names of the options that the user chose."""
+    """All settings of a run."""
 
     vision: VisionSettings
     training: TrainingSettings
     loss: Objective
     preset: str
-    chosen: frozenset[str] = field(default=frozenset(), compare=False)
+    # the names of those that are not the preset's
+    user_options: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> PretrainSettings:
-        """Return the settings of a preset and the options that replace its own.
+        """Return the settings of a preset, with the options that replace its own.
 
-        A folder of one's own has another preset by default than the sets with a name.
+        The default preset of a folder is ``own-photos``.
         """
         default = {}
         if not is_known(str(options.get("dataset", SHAPES))):
@@ -175,7 +176,7 @@ class PretrainSettings:
 
     def __post_init__(self) -> None:
         # here, so that help and errors of options come at once
-        from dystress_text.losses.objectives import ContrastiveLoss, Objective
+        from dystress_text.losses.objectives import ContrastiveLoss
         from dystress_text.losses.registry import PARTS
         from vision.pretraining.negative_free import WMSELoss
 
@@ -185,7 +186,7 @@ class PretrainSettings:
                 users = ", ".join(
                     loss
                     for loss, part in PARTS.items()
-                    if issubclass(part, Objective) and name in part.task_options
+                    if name in getattr(part, "task_options", ())
                 )
                 reason = f"has no effect with the loss {self.loss}; used by {users}"
                 raise ParameterError(name, reason)
@@ -204,14 +205,14 @@ class PretrainSettings:
             raise ParameterError("log_similarity", reason)
 
     def options(self) -> dict[str, Any]:
-        """Return every option by its name; paths of data hold in any working directory."""
+        """Return all options by name, with absolute paths of data."""
         options = {"preset": self.preset, "loss": str(self.loss)}
         options |= vars(self.vision) | vars(self.training)
         return options | absolute_paths(options)
 
     def asked(self) -> dict[str, Any]:
-        """Return the options by which a finished run is recognised: a batch only if given."""
+        """Return the options that a finished run must have; the batch only if the user set it."""
         options = self.options()
-        if "train_batch_size" not in self.chosen:
+        if "train_batch_size" not in self.user_options:
             del options["train_batch_size"]
         return options

@@ -1,7 +1,4 @@
-"""Pre-training of an image encoder as a task for the trainer.
-
-It sees two views of each image, alone, with MoCo's queue, or with a teacher.
-"""
+"""The tasks of pre-training: two views of each image, with MoCo's queue, or with a teacher."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,7 @@ from dystress_text.losses.objectives import ContrastiveLoss, Objective
 from dystress_text.losses.vectors import at_least_fp32
 from dystress_text.training.batches import Batch, Embeddings
 from vision.data.views import RandomViews
-from vision.evaluation.knn import OnlineKnn
-from vision.pretraining.held_out import HeldOutAgreement
+from vision.pretraining.held_out import OnlineMeasure
 from vision.pretraining.negative_free import PROTOTYPES
 from vision.resnet import ImageEncoder, save_encoder
 
@@ -34,18 +31,20 @@ PREDICTOR_HIDDEN = 4096  # BYOL's
 
 @dataclass(eq=False)
 class PretrainTask:
-    """Train on two views of each image; a :class:`~dystress_text.training.task.Task`."""
+    """A :class:`~dystress_text.training.task.Task` on two views of each image."""
 
     encoder: ImageEncoder  # on the device it trains on
     views: RandomViews
     objective: Objective
-    # whether all views of a side share a forward pass, and with it the batch statistics
+    # whether all views of one size share a forward pass, and so batch statistics
     one_pass: bool = False
-    online: OnlineKnn | HeldOutAgreement | None = None  # metrics of the encoder while it trains
+    online: OnlineMeasure | None = None  # metrics of the encoder while it trains
     card: str = "Pre-trained."  # text for the saved folder's card
 
-    def __post_init__(self) -> None:
-        self.model: nn.Module = self.encoder  # what the optimiser trains; a subclass adds a head
+    @property
+    def model(self) -> nn.Module:
+        """Return what the optimiser trains: the encoder, with a head in :class:`TeacherTask`."""
+        return self.encoder
 
     @property
     def state(self) -> nn.Module:
@@ -54,10 +53,6 @@ class PretrainTask:
     def begin_step(self, epoch: float, run_fraction: float) -> None:
         if isinstance(self.objective, ContrastiveLoss):
             self.objective.temperature.advance(epoch, run_fraction)
-        self.follow(run_fraction)
-
-    def follow(self, run_fraction: float) -> None:
-        """Move the second network, if there is one, after this fraction of the run."""
 
     def load(self, indices: NDArray[np.int64], step: int) -> Batch:
         return self.views.load(indices, step)
@@ -67,7 +62,7 @@ class PretrainTask:
         return Embeddings(model(*views).chunk(2))  # each (n, dim)
 
     def passes(self, views: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return the forward passes of the views of one side, each (n, 3, side, side)."""
+        """Return the batches of the forward passes for views of one size, (n, 3, size, size)."""
         if self.one_pass and views:
             return [torch.cat(list(views))]
         return views
@@ -91,22 +86,21 @@ class PretrainTask:
 
 @dataclass(eq=False, kw_only=True)
 class MomentumTask(PretrainTask):
-    """A task with a second network, which takes no gradient and follows the trained one.
+    """The base of MoCo, BYOL and DINO: a second network follows the trained one.
 
-    MoCo, BYOL and DINO have one.
+    It takes no gradient.
     """
 
-    momentum: float  # of the follower's weights
-    # the follower's precision, such as accelerate's ``autocast``
+    momentum: float  # of the weights of the second network
+    # the precision in which it runs, such as accelerate's ``autocast``
     autocast: Callable[[], AbstractContextManager[Any]]
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.key_encoder = copy.deepcopy(self.followed).requires_grad_(False)
 
     @property
     def followed(self) -> nn.Module:
-        """Return the part of the trained network that has a follower."""
+        """Return the part of the trained network that the second one follows."""
         return self.encoder
 
     @property
@@ -118,15 +112,15 @@ class MomentumTask(PretrainTask):
         return self.momentum
 
     @torch.no_grad()
-    def follow(self, run_fraction: float) -> None:
+    def begin_step(self, epoch: float, run_fraction: float) -> None:
+        super().begin_step(epoch, run_fraction)
         keys: list[Tensor] = list(self.key_encoder.parameters())
         queries: list[Tensor] = list(self.followed.parameters())
-        share = 1 - self.momentum_at(run_fraction)
-        torch._foreach_lerp_(keys, queries, share)
+        torch._foreach_lerp_(keys, queries, 1 - self.momentum_at(run_fraction))
 
     @torch.no_grad()
     def _follow(self, *views: Tensor) -> Tensor:
-        """Return the follower's output, in fp32 at least."""
+        """Return the output of the second network, in fp32 or better."""
         with self.autocast():
             keys: Tensor = self.key_encoder(*views)
         return at_least_fp32(keys)
@@ -147,10 +141,7 @@ class QueueTask(MomentumTask):
 
 
 class HeadedEncoder(nn.Module):
-    """An encoder and a head that is used in training only.
-
-    Images, each (n, 3, h, w), become (all n, the head's width).
-    """
+    """An encoder with a training-only head, batches (n, 3, h, w) -> (all n, width of the head)."""
 
     def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -163,25 +154,24 @@ class HeadedEncoder(nn.Module):
 
 @dataclass(eq=False, kw_only=True)
 class TeacherTask(MomentumTask):
-    """A student with a further head, and a teacher that takes no gradient.
+    """BYOL and DINO: a student with a further head, and a teacher that takes no gradient.
 
-    The teacher sees only the first two views. Its momentum rises from the given one to 1 over the
-    run, along half a cosine (Grill et al., 2020). The objective takes the views of the student,
-    then of the teacher.
+    The teacher sees the first two views alone. Its momentum rises from ``momentum`` to 1 over the
+    run, along half a cosine (Grill et al., 2020). The objective takes the outputs of the student
+    for all views, then those of the teacher.
     """
 
     head: nn.Module  # of the student, after the encoder
     # DINO's teacher shares the prototypes; BYOL's has no predictor
     head_in_teacher: bool
 
-    def __post_init__(self) -> None:
-        self.headed = HeadedEncoder(self.encoder, self.head)
-        super().__post_init__()
-        self.model = self.headed
+    @cached_property
+    def model(self) -> HeadedEncoder:
+        return HeadedEncoder(self.encoder, self.head)
 
     @property
     def followed(self) -> nn.Module:
-        return self.headed if self.head_in_teacher else self.encoder
+        return self.model if self.head_in_teacher else self.encoder
 
     def momentum_at(self, run_fraction: float) -> float:
         remaining = (1 + math.cos(math.pi * run_fraction)) / 2  # from 1 to 0
@@ -193,7 +183,7 @@ class TeacherTask(MomentumTask):
         small = self.passes(views[2:])
         student = model(*large, *small).chunk(len(views))
         teacher = self._follow(*large).chunk(2)
-        return Embeddings((*student, *teacher))  # each (n, the head's or the projector's width)
+        return Embeddings((*student, *teacher))  # each (n, width)
 
 
 class Prototypes(nn.Module):

@@ -7,42 +7,50 @@ from sklearn.neighbors import KNeighborsClassifier
 from vision_cases import clouds
 
 from vision.evaluation import knn
-from vision.evaluation.knn import Accuracy, cosine_votes
+from vision.evaluation.knn import accuracies, cosine_votes, top_accuracy
 
 
-def classifier(bank, labels, k):
-    """scikit-learn's, weighted as in the paper."""
-    found = KNeighborsClassifier(
-        k, metric="cosine", algorithm="brute", weights=lambda distance: np.exp((1 - distance) / 0.1)
-    )
-    return found.fit(bank.double().numpy(), labels.numpy())
+def weight(distance):
+    """Of the paper, by cosine distance."""
+    return np.exp((1 - distance) / 0.1)
 
 
-@pytest.mark.parametrize("products", [2**24, 2000])  # one block of queries, and several
-def test_cosine_votes_predict_as_scikit_learn(products, monkeypatch):
+def probabilities(bank, labels, queries, k):
+    """scikit-learn's."""
+    model = KNeighborsClassifier(k, metric="cosine", algorithm="brute", weights=weight)
+    model.fit(bank.double().numpy(), labels.numpy())
+    return model.predict_proba(queries.double().numpy())
+
+
+@pytest.mark.parametrize("products", [2**24, 2000, 1])  # one block of queries, several, single ones
+def test_votes_are_those_of_scikit_learn(products, monkeypatch):
+    """Few neighbours vote for few of nine classes; the others have no vote."""
     monkeypatch.setattr(knn, "PRODUCTS", products)
-    bank, labels, queries, _ = clouds(300, 100, seed=1)
-    theirs = classifier(bank, labels, 20).predict(queries.double().numpy())
-    mine = cosine_votes(bank, labels, queries, 5, 20).argmax(1)
-    assert np.array_equal(mine.numpy(), theirs)
-
-
-def test_top5_counts_only_classes_with_a_vote():
-    """Few neighbours vote for few of nine classes."""
-    bank, _, queries, _ = clouds(80, 90)
-    labels = torch.arange(80) % 9
-    truth = torch.arange(90) % 9
+    bank, labels, queries, _ = clouds(300, 100, classes=9, seed=1)
+    expected = probabilities(bank, labels, queries, 5)
     votes = cosine_votes(bank, labels, queries, 9, 5)
-    theirs = classifier(bank, labels, 5).predict_proba(queries.double().numpy())
-    right = (theirs[np.arange(90), truth.numpy()] > 0).mean()  # five neighbours: all are ranked
-    scores = votes.masked_fill(votes == 0, -torch.inf)
-    assert Accuracy.of(scores, truth).top5 == pytest.approx(100 * right)
+    shares = votes / votes.sum(1, keepdim=True)
+    np.testing.assert_allclose(shares.numpy(), expected, atol=1e-5)
 
 
-def test_top1_and_top5_and_ties():
+def test_accuracies_by_hand():
     scores = torch.tensor([[7.0, 6, 5, 4, 3, 2, 1]] * 4)
-    assert Accuracy.of(scores, torch.tensor([0, 4, 5, 6])) == Accuracy(25.0, 50.0)
-    tie = torch.ones(1, 6)  # the lower class wins
-    assert Accuracy.of(tie, torch.tensor([0])).top1 == 100
-    assert Accuracy.of(tie, torch.tensor([1])).top1 == 0
-    assert Accuracy.of(torch.eye(5), torch.arange(5)) == Accuracy(100.0, None)
+    labels = torch.tensor([0, 4, 5, 6])
+    of_classes = accuracies(scores, labels, "abcdefg")
+    assert of_classes["top1"] == 25
+    assert of_classes["top5"] == 50
+    assert of_classes["by_class"]["a"] == {"top1": 100, "images": 1}
+    assert of_classes["by_class"].keys() == set("aefg")
+    assert accuracies(torch.eye(5), torch.arange(5), "abcde")["top5"] is None
+
+
+def test_of_equal_scores_the_lower_class_wins():
+    ties = torch.ones(1, 40)
+    assert top_accuracy(ties, torch.tensor([0]), 1) == 100
+    assert top_accuracy(ties, torch.tensor([4]), 5) == 100
+    assert top_accuracy(ties, torch.tensor([5]), 5) == 0
+
+
+def test_a_class_without_a_vote_is_not_predicted():
+    scores = torch.tensor([[1.0, -torch.inf, -torch.inf]])
+    assert top_accuracy(scores, torch.tensor([1]), 2) == 0

@@ -8,40 +8,49 @@ from torch import nn
 from dystress_text.errors import ParameterError
 from dystress_text.losses import QueueInfoNCELoss
 from dystress_text.training.accelerator import make_accelerator
-from dystress_text.training.settings import TrainingSettings
-from vision.pretraining.build_task import make_optimizer
-from vision.pretraining.pretrain import prepare_run
-from vision.pretraining.settings import VisionSettings
+from vision.pretraining.build_task import make_optimizer, prepare_run
 from vision.train import parse
 
 
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("sqrt", 8), ("linear", 0.25)])
-def test_the_rate_is_scaled_to_the_batch(scaling, factor):
-    vision = VisionSettings(lr_scaling=scaling)
-    optimizer = make_optimizer(nn.Linear(2, 2), TrainingSettings(learning_rate=0.075), vision, 64)
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.075 * factor)
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_the_rate_is_scaled_to_the_batch(scaling, factor, optimizer):
+    flags = ["--learning_rate=0.075", "--train_batch_size=64", f"--optimizer={optimizer}"]
+    made = make_optimizer(nn.Linear(2, 2), parse([*flags, f"--lr_scaling={scaling}"]))
+    assert made.param_groups[0]["lr"] == pytest.approx(0.075 * factor)
+
+
+def test_sgd_against_its_formula():
+    """Momentum 0.9, and decay of all weights."""
+    net = nn.Linear(3, 2).double()
+    flags = ["--learning_rate=0.5", "--weight_decay=0.1"]
+    check(net, parse(flags), lambda w, g: (0.5, g + 0.1 * w))
 
 
 def test_lars_against_its_formula():
     """You et al., 2017: trust eta |w| / (|g| + d |w|) on matrices; plain momentum on the rest."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
-    net.double()
-    training = TrainingSettings(learning_rate=0.5, weight_decay=0.1)
-    vision = VisionSettings(optimizer="lars")
-    optimizer = make_optimizer(net, training, vision, 64, "imagenet100-400")
+    flags = ["--learning_rate=0.5", "--lr_scaling=none", "--weight_decay=0.1"]
+
+    def rate_and_gradient(w, g):
+        if w.ndim == 1:
+            return 0.5 * 0.016, g
+        return 0.5, 0.02 * w.norm() / (g.norm() + 0.1 * w.norm()) * (g + 0.1 * w)
+
+    check(net.double(), parse(["--preset=imagenet100-400", *flags]), rate_and_gradient)
+
+
+def check(net, settings, rate_and_gradient):
+    """Compare three steps of an optimiser with SGD with momentum 0.9 on other gradients."""
+    optimizer = make_optimizer(net, settings)
     parameters = list(net.parameters())
     expected = [p.detach().clone() for p in parameters]
     momentum = [torch.zeros_like(w) for w in expected]
     for _ in range(3):
-        for i, parameter in enumerate(parameters):
-            w = expected[i]
-            g = torch.randn_like(w)
-            parameter.grad = g.clone()
-            rate = 0.5 * 0.016
-            if g.ndim > 1:
-                rate = 0.5
-                g = 0.02 * w.norm() / (g.norm() + 0.1 * w.norm()) * (g + 0.1 * w)
-            momentum[i] = 0.9 * momentum[i] + g
+        for i, w in enumerate(expected):
+            parameters[i].grad = torch.randn_like(w)
+            rate, gradient = rate_and_gradient(w, parameters[i].grad.clone())
+            momentum[i] = 0.9 * momentum[i] + gradient
             expected[i] = w - rate * momentum[i]
         optimizer.step()
     torch.testing.assert_close(parameters, expected, rtol=1e-9, atol=1e-12, check_stride=False)
@@ -49,9 +58,7 @@ def test_lars_against_its_formula():
 
 def test_barlow_twins_has_lightlys_rates():
     """Those of its benchmark on ImageNet-1K at batch 256; biases and norms have their own."""
-    settings = parse(["--preset=imagenet1k-barlow-twins"])
-    net = nn.Linear(2, 2)
-    optimizer = make_optimizer(net, settings.training, settings.vision, 256, settings.preset)
+    optimizer = make_optimizer(nn.Linear(2, 2), parse(["--preset=imagenet1k-barlow-twins"]))
     rates = [group["lr"] for group in optimizer.param_groups]
     assert rates == pytest.approx([0.2, 0.0048])
 
@@ -73,7 +80,8 @@ def test_a_step(loss, tmp_path, monkeypatch):
     output = f"--output_dir={tmp_path / 'out'}"
     settings = parse([*SHORT.split(), f"--loss={loss}", output, "--blur=true"])
     task = prepare_run(settings, make_accelerator(settings.training)).task
+    shares_head = loss == "dino()"
+    assert getattr(task, "head_in_teacher", shares_head) == shares_head
     to_meta(task)
     # torch's fused optimisers do not know the meta device
-    found = step(task, 16, lambda network: torch.optim.SGD(network.parameters(), 0.1))
-    assert found.device == META
+    assert step(task, 16, lambda network: torch.optim.SGD(network.parameters(), 0.1)).device == META

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 import re
 
 import numpy as np
@@ -10,36 +9,33 @@ import pytest
 import torch
 from conftest import reset_accelerator
 from PIL import Image
-from vision_cases import colour_images, tiny_encoder
+from vision_cases import TINY_RUN, colour_images, pretrain, record_of, tiny_encoder
 
 from dystress_text.training.accelerator import make_accelerator
 from vision import train
 from vision.evaluation.features import image_features
+from vision.pretraining import held_out
+from vision.pretraining.build_task import prepare_run
 from vision.pretraining.held_out import agreement, nearest
-from vision.pretraining.pretrain import prepare_run
 
-QUICK = [
-    "--architecture=resnet10_narrow",
-    "--image_size=32",
-    "--mixed_precision=no",
-    "--max_steps=2",
-]
+SHORT = ["--image_size=32", "--max_steps=1"]
 
 
-def cosine(a, b):
-    return float(a @ b / (a.norm() * b.norm()))
+def cosines(a, b):
+    """Of each row of a with each row of b."""
+    return [[float(x @ y / (x.norm() * y.norm())) for y in b] for x in a]
 
 
 def test_agreement_against_a_loop():
     generator = torch.Generator().manual_seed(0)
     first = torch.randn(30, 4, generator=generator)
     second = first + 0.7 * torch.randn(30, 4, generator=generator)
+    similarity = np.array(cosines(first, second))
     for k in (1, 3):
         hits = []
         for row in range(12):
-            for asked, others in ((first, second), (second, first)):
-                similarities = [cosine(asked[row], other) for other in others]
-                hits.append(row in np.argsort(similarities)[-k:])
+            hits.append(row in np.argsort(similarity[row])[-k:])
+            hits.append(row in np.argsort(similarity[:, row])[-k:])
         assert 0 < np.mean(hits) < 1
         assert agreement(first, second, 12, k) == pytest.approx(100 * np.mean(hits))
 
@@ -49,22 +45,24 @@ def test_equal_features_do_not_agree():
     assert agreement(equal, equal, 12, 5) == 0
 
 
-def test_nearest_against_a_loop():
+@pytest.mark.parametrize("count", [20, 4])
+def test_nearest_against_a_loop(count):
     """The picture itself is not among them."""
-    images = colour_images(20)
+    images = colour_images(count)
     encoder = tiny_encoder().eval()
     features = image_features(encoder, images, 8)
-    rows = nearest(encoder, images, 8)
-    assert len(rows) == 12
-    for row, found in enumerate(rows):
-        others = [other for other in range(20) if other != row]
-        ranked = sorted(others, key=lambda other: -cosine(features[row], features[other]))
-        assert found == ranked[:5]
+    similarity = cosines(features, features)
+    neighbours = nearest(encoder, images, 8)
+    assert len(neighbours) == min(count, 12)
+    for row, ranked in enumerate(neighbours):
+        others = [other for other in range(count) if other != row]
+        assert ranked == sorted(others, key=lambda other: -similarity[row][other])[:5]
 
 
 @pytest.fixture
-def photos(tmp_path):
+def photos(tmp_path, monkeypatch):
     """Twenty-four photos without labels, of several sizes and shapes."""
+    monkeypatch.setattr(held_out, "MEASURED", 10)
     folder = tmp_path / "photos"
     folder.mkdir()
     noise = np.random.default_rng(0)
@@ -75,96 +73,92 @@ def photos(tmp_path):
     return folder
 
 
-def run(photos, output, *flags):
-    code = train.main([*QUICK, f"--dataset={photos}", f"--output_dir={output}", *flags])
-    reset_accelerator()
-    return code
+@pytest.fixture
+def prepared(photos, tmp_path):
+    """Prepare a run on the photos by options."""
+
+    def prepare(*flags):
+        options = [*TINY_RUN, *SHORT, f"--dataset={photos}", f"--output_dir={tmp_path / 'out'}"]
+        settings = train.parse([*options, *flags])
+        run = prepare_run(settings, make_accelerator(settings.training))
+        reset_accelerator()
+        return run
+
+    return prepare
+
+
+def names(images):
+    """Of the files of some images."""
+    return [images.files.name(row) for row in range(len(images))]
 
 
 def test_own_photos_need_no_other_option(photos, tmp_path, capsys):
     """The batch is fitted to them, and a page shows a dozen with their neighbours."""
     out = tmp_path / "out"
-    assert run(photos, out) == 0
-    record = json.loads((out / "run.json").read_text())
+    assert pretrain(photos, out, *SHORT) == 0
+    record = record_of(out)
     assert record["settings"]["preset"] == "own-photos"
     assert record["data"]["held_out"] == 5
     assert record["data"]["images"] == record["settings"]["train_batch_size"] == 19
     assert 0 <= record["trained"]["held_out_agreement"] <= 100
     uris = re.findall(r"data:image/jpeg;base64,([\w+/=]+)", (out / "report.html").read_text())
-    assert len(uris) == 12
-    widths = {Image.open(io.BytesIO(base64.b64decode(uri))).width for uri in uris}
-    assert len(widths) == 1
-    assert widths.pop() > 6 * 90
-    capsys.readouterr()
-    assert run(photos, out, "--resume_from_checkpoint") == 0
+    sizes = [Image.open(io.BytesIO(base64.b64decode(uri))).size for uri in uris]
+    assert sizes == [(6 * 102, 2 * 102)] * 12
+    assert "By chance 20.8 of 100" in capsys.readouterr().out  # 5 of 24
+    assert pretrain(photos, out, *SHORT, "--resume_from_checkpoint") == 0
     assert "has finished" in capsys.readouterr().out
 
 
 def test_no_samples(photos, tmp_path):
     out = tmp_path / "out"
-    assert run(photos, out, "--no_samples") == 0
+    assert pretrain(photos, out, *SHORT, "--no_samples") == 0
     assert "image/jpeg" not in (out / "report.html").read_text()
-    assert "nearest" not in json.loads((out / "run.json").read_text())
+    assert "nearest" not in record_of(out)
 
 
-def test_pictures_held_out_are_not_trained_on(photos, tmp_path):
-    settings = train.parse([*QUICK, f"--dataset={photos}", f"--output_dir={tmp_path / 'out'}"])
-    _, task, examples, _ = prepare_run(settings, make_accelerator(settings.training))
-    trained = {path for path, _ in map(task.views.images.files.__getitem__, range(19))}
-    shown = [examples.files[row][0] for row in range(24)]
-    assert set(shown[5:]) == trained
-    assert not set(shown[:5]) & trained
-    reset_accelerator()
-
-
-def test_repeated_files_are_held_out_wholly(photos, tmp_path):
+@pytest.mark.parametrize("copies", [1, 3])
+def test_pictures_held_out_are_not_trained_on(copies, prepared, tmp_path):
+    """Nor copies of them in a list."""
     listed = tmp_path / "list.txt"
-    listed.write_text("".join(f"{i}.jpg\n" * 3 for i in range(24)))
-    options = [f"--dataset={photos}", f"--train_list={listed}", f"--output_dir={tmp_path / 'out'}"]
-    settings = train.parse([*QUICK, *options])
-    _, task, examples, _ = prepare_run(settings, make_accelerator(settings.training))
-    files = task.views.images.files
-    trained = {files.name(row) for row in range(len(files))}
-    held_out = {examples.files.name(row) for row in range(7)}
-    assert not held_out & trained
-    assert len(held_out | trained) == 24
-    reset_accelerator()
+    listed.write_text("".join(f"{i}.jpg\n" * copies for i in range(24)))
+    run = prepared(f"--train_list={listed}")
+    trained = set(names(run.task.views.images))
+    shown = names(run.examples)
+    first = shown[: run.task.online.count]
+    assert len(first) == (5 if copies == 1 else 7)
+    assert not set(first) & trained
+    assert set(shown) == {*first, *trained}
+    assert len(set(shown)) == 24
 
 
-@pytest.mark.parametrize(("count", "held_out"), [(1, None), (2, 0), (5, 0), (10, 0), (11, 2)])
+@pytest.mark.parametrize(("count", "held_out"), [(1, None), (2, 0), (10, 0), (11, 2)])
 def test_few_photos(photos, tmp_path, capsys, count, held_out):
     """A figure that chance alone would make high is left out, and training goes on."""
-    few = tmp_path / "few"
-    few.mkdir()
-    for i in range(count):
-        (photos / f"{i}.jpg").rename(few / f"{i}.jpg")
+    for i in range(count, 24):
+        (photos / f"{i}.jpg").unlink()
     out = tmp_path / "out"
-    code = run(few, out)
+    code = pretrain(photos, out, *SHORT, "--no_samples")
     if held_out is None:
         assert code == 2
         assert "train_batch_size" not in capsys.readouterr().err
         return
     assert code == 0
-    record = json.loads((out / "run.json").read_text())
-    assert record["data"]["held_out"] == held_out
-    assert record["data"]["images"] == count - held_out
+    data = record_of(out)["data"]
+    assert data["held_out"] == held_out
+    assert data["images"] == count - held_out
 
 
 def test_no_name_is_not_the_working_directory(photos, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(photos)
-    assert run("", tmp_path / "out") == 2
+    assert pretrain("", tmp_path / "out") == 2
     assert "--dataset" in capsys.readouterr().err
 
 
-def test_the_figure_depends_on_the_seed_alone(photos, tmp_path):
+def test_the_figure_depends_on_the_seed_alone(prepared):
     """And measuring does not change what training draws."""
-    settings = train.parse([*QUICK, f"--dataset={photos}", f"--output_dir={tmp_path / 'out'}"])
-    task = prepare_run(settings, make_accelerator(settings.training)).task
+    task = prepared().task
     state = torch.get_rng_state()
     figures = task.evaluate()
+    assert torch.equal(torch.get_rng_state(), state)
     torch.rand(1)
     assert task.evaluate() == figures
-    torch.set_rng_state(state)
-    task.evaluate()
-    assert torch.equal(torch.get_rng_state(), state)
-    reset_accelerator()

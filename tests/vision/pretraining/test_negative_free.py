@@ -46,24 +46,17 @@ def barlow_twins(z1, z2):
     total = 0.0
     for i, j in product(range(len(a)), repeat=2):
         c = a[i] @ b[j] / len(z1)
-        if i == j:
-            total += (1 - c) ** 2
-        else:
-            total += 0.0051 * c**2
+        total += (1 - c) ** 2 if i == j else 0.0051 * c**2
     return total
 
 
 def vicreg(z1, z2):
     total = 25 * np.mean((z1 - z2) ** 2)
     for z in (z1, z2):
-        covariance = np.cov(z, rowvar=False)
         dim = z.shape[1]
-        for i, j in product(range(dim), repeat=2):
-            c = covariance[i, j]
-            if i == j:
-                total += 25 * max(0, 1 - math.sqrt(c + 1e-4)) / dim
-            else:
-                total += c**2 / dim
+        for (i, j), c in np.ndenumerate(np.cov(z, rowvar=False)):
+            penalty = 25 * max(0, 1 - math.sqrt(c + 1e-4)) if i == j else c**2
+            total += penalty / dim
     return total
 
 
@@ -96,9 +89,7 @@ def disagreement(a, b):
 
 
 def zero_icl(z1, z2):
-    first = white(standardised(z1), 0.01)
-    second = white(standardised(z2), 0.01)
-    return disagreement(first, second)
+    return disagreement(white(standardised(z1), 0.01), white(standardised(z2), 0.01))
 
 
 def zero_fcl(z1, z2):
@@ -143,7 +134,7 @@ FORMULAS = {
 @pytest.mark.parametrize("name", FORMULAS)
 def test_the_loss_is_its_formula(name, n, scale):
     views = draw(name, n, scale=scale)
-    expected = FORMULAS[name](*(z.numpy() for z in views))
+    expected = FORMULAS[name](*map(np.asarray, views))
     assert loss_of(name)(*views).item() == pytest.approx(expected, rel=1e-9)
 
 
@@ -152,7 +143,7 @@ def test_dinos_centre_follows_the_teacher_and_is_saved():
     centre = np.zeros(5)
     for scale in (0.1, 0.3):
         views = draw("dino", 6, scale=scale)
-        expected = dino(*(z.numpy() for z in views), centre=centre)
+        expected = dino(*map(np.asarray, views), centre=centre)
         assert loss(*views).item() == pytest.approx(expected, rel=1e-10)
         centre = 0.9 * centre + 0.1 * torch.cat(views[2:]).mean(0).numpy()
         assert loss.centre.numpy() == pytest.approx(centre, rel=1e-12)
@@ -179,24 +170,21 @@ def test_whitening_is_a_constant_to_the_gradient(shape):
     views = [z.requires_grad_() for z in draw("arb", *shape)]
     a, b = (F.layer_norm(z, shape[1:]) for z in views)  # mean 0, variance 1, 1e-5
 
-    def root(x, ridge):
-        return torch.from_numpy(inverse_root(x.detach().numpy(), ridge))
+    def whitened(x, factor_of, ridge):
+        return torch.from_numpy(inverse_root(factor_of.detach().numpy(), ridge)) @ x
 
-    def disagreement(x, y):
-        return (1 - (x * y).mean(1)).square().sum()
-
-    zero = disagreement(root(a, 1e-2) @ a, root(b, 1e-2) @ b)
-    base_a = root(a, 1e-5) @ a.detach()
-    base_b = root(b, 1e-5) @ b.detach()
+    zero_icl = disagreement(whitened(a, a, 1e-2), whitened(b, b, 1e-2))
+    base_a = whitened(a, a, 1e-5).detach()
+    base_b = whitened(b, b, 1e-5).detach()
     arb = disagreement(a, base_b) + disagreement(b, base_a)
     ours = {
-        objectives.ZeroICLLoss().formula(*views): zero,
+        objectives.ZeroICLLoss().formula(*views): zero_icl,
         objectives.ARBLoss().formula(views[0].T, views[1].T): arb,
     }
     for loss, formula in ours.items():
-        found = torch.autograd.grad(loss, views, retain_graph=True)
+        gradients = torch.autograd.grad(loss, views, retain_graph=True)
         expected = torch.autograd.grad(formula, views, retain_graph=True)
-        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-10)
+        torch.testing.assert_close(gradients, expected, rtol=1e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -204,26 +192,27 @@ def test_the_mean_over_processes_is_the_single_process(name):
     views = [z.requires_grad_() for z in draw(name, 24)]
 
     def run(gather):
-        own = views
-        if gather is not None:
-            own = [z.chunk(3)[gather.rank] for z in views]
         loss = loss_of(name, gather)
+        own = [z.chunk(3)[gather.rank] for z in views] if gather else views
         return loss(*own), getattr(loss, "centre", torch.zeros(1))
 
     single, centre = run(None)
-    ranks = in_threads(3, run)
-    mean = torch.stack([loss for loss, _ in ranks]).mean()
+    losses, centres = zip(*in_threads(3, run), strict=True)
+    mean = torch.stack(losses).mean()
     torch.testing.assert_close(mean, single, rtol=1e-12, atol=0)
     expected = torch.autograd.grad(single, views[:2], retain_graph=True)
-    found = torch.autograd.grad(mean, views[:2], retain_graph=True)
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
-    for _, of_rank in ranks:
-        torch.testing.assert_close(of_rank, centre, rtol=1e-12, atol=1e-15)
+    gradients = torch.autograd.grad(mean, views[:2], retain_graph=True)
+    torch.testing.assert_close(gradients, expected, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(centres, (centre,) * 3, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    "shapes", [((4, 8), (5, 8)), ((4, 8), (4, 9)), ((2, 4, 8),) * 2, ((1, 8),) * 2]
-)
+@pytest.mark.parametrize("weight", ["invariance", "variance", "covariance"])
+def test_weights_below_zero_are_refused(weight):
+    with pytest.raises(ValueError, match=weight):
+        objectives.VICRegLoss(**{weight: -1})
+
+
+@pytest.mark.parametrize("shapes", [((4, 8), (5, 8)), ((2, 4, 8),) * 2, ((1, 8),) * 2])
 def test_embeddings_without_a_loss_are_refused(shapes):
     """Of other shapes than (batch, dim), or a batch without statistics."""
     views = [torch.randn(shape) for shape in shapes]

@@ -19,7 +19,7 @@ from dystress_text.training.task import TrainingPlan
 from dystress_text.training.trainer import Trainer
 from vision.data.views import RandomViews
 from vision.pretraining.build_task import make_optimizer
-from vision.pretraining.settings import VisionSettings
+from vision.pretraining.settings import PretrainSettings, VisionSettings
 from vision.pretraining.task import PretrainTask, QueueTask
 
 STEPS = 6
@@ -73,12 +73,10 @@ def train(folder, kind):
     accelerator = make_accelerator(settings)
     folder.mkdir(parents=True, exist_ok=True)
     task = make_task(kind, accelerator)
-    optimizer = partial(
-        make_optimizer, training=settings, vision=VisionSettings(optimizer="sgd"), batch_size=BATCH
-    )
-    Trainer(
-        TrainingPlan(task=task, samples=IMAGES, make_optimizer=optimizer), settings, accelerator
-    ).fit()
+    options = PretrainSettings(VisionSettings(), settings, task.objective, preset="")
+    optimizer = partial(make_optimizer, settings=options)
+    plan = TrainingPlan(task=task, samples=IMAGES, make_optimizer=optimizer)
+    Trainer(plan, settings, accelerator).fit()
     accelerator.free_memory()
     reset_accelerator()
 
