@@ -18,6 +18,7 @@ from dystress_text.errors import DataError, reason_of
 from vision.resnet import Square
 
 MANY_PIXELS = 2_000_000
+BILINEAR = Image.Resampling.BILINEAR
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
 
 
@@ -82,7 +83,7 @@ def cut_square(picture: Image.Image, square: Square) -> Image.Image:
     left = (width - side) // 2
     top = (height - side) // 2
     # resizing the square's box alone rounds differently, by up to 2 of 255
-    resized = picture.resize((width, height), Image.Resampling.BILINEAR)
+    resized = picture.resize((width, height), BILINEAR)
     return resized.crop((left, top, left + side, top + side))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 from PIL import Image
@@ -21,8 +24,7 @@ from torch import Tensor
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.training.batches import Batch, prefetch
 from vision.data.crops import ASPECT, RandomCrop, draw_crops
-from vision.data.decoding import cut_square, decode, pixels_of
-from vision.data.image_files import ImageFiles
+from vision.data.decoding import BILINEAR, cut_square, decode, pixels_of
 from vision.resnet import Square
 
 MeanStd = tuple[tuple[float, ...], tuple[float, ...]]  # by channel, of values from 0 to 1
@@ -36,13 +38,50 @@ KNOWN_MEAN_STD: dict[str, MeanStd] = {
 }
 EVALUATION_CROP = 7 / 8  # 224 of 256
 _SAMPLE = 1000  # files that are decoded for mean and deviation
-_DECODERS = ThreadPoolExecutor(thread_name_prefix="decode")  # its threads start when it is used
+DECODERS = ThreadPoolExecutor(thread_name_prefix="decode")  # its threads start when it is used
 T = TypeVar("T")
-Kinds = Iterable[tuple[RandomCrop, int]]  # of crops, each with its number of crops of an image
+Kinds = Sequence[tuple[RandomCrop, int]]  # of crops, each with its number of crops of an image
 
 
 class NoAccuracyError(ParameterError):
     """No accuracy can be measured: a test split, labels or a second class are missing."""
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Image files by row, read when they are needed."""
+
+    contents: Sequence[Path] | pa.ChunkedArray  # paths, or a column of files, perhaps mapped
+    rows: NDArray[np.int64]  # the chosen rows of the contents, in order
+    origin: str = ""  # folder of the paths; or the parquet files of the column, for errors
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> tuple[bytes | Path, str]:
+        """Return the content or the path of an image file, and its name in errors."""
+        content = self.contents[int(self.rows[row])]
+        if not isinstance(content, Path):
+            content = content.as_py()
+        return content, self.name(row)
+
+    def name(self, row: int) -> str:
+        """Return the path of an image file, or the parquet files of the column and its row."""
+        stored_row = int(self.rows[row])
+        if isinstance(self.contents, pa.ChunkedArray):
+            return f"{self.origin}, row {stored_row}"
+        return str(self.contents[stored_row])
+
+    def subset(self, rows: NDArray[np.int64]) -> ImageFiles:
+        return replace(self, rows=self.rows[rows])
+
+    def fingerprint(self) -> Iterable[bytes]:
+        """Return the files' names, or the column's rows and the lengths of their content."""
+        if isinstance(self.contents, pa.ChunkedArray):
+            lengths = pc.binary_length(self.contents).to_numpy().astype(np.int64)
+            return self.rows.tobytes(), lengths[self.rows].tobytes()
+        paths = (self.contents[row] for row in self.rows)
+        return (os.fsencode(f"{path.parent.name}/{path.name}\n") for path in paths)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -95,7 +134,7 @@ class ImageSet(ABC):
         def pixels(row: int) -> Tensor:
             return pixels_of(cut_square(self.picture(row), square))
 
-        return torch.stack(list(_DECODERS.map(pixels, rows.tolist())))
+        return torch.stack(list(DECODERS.map(pixels, rows.tolist())))
 
     def subset(self, indices: Sequence[int] | Tensor) -> Self:
         """Return the images at ``indices``, in that order."""
@@ -130,7 +169,7 @@ class ImageSet(ABC):
             note = f"{self.variant}, {note}"
         return replace(self, variant=note)
 
-    def noting(self, note: str) -> Self:
+    def with_note(self, note: str) -> Self:
         """Return the set with a line for the user added to its notes."""
         return replace(self, notes=(*self.notes, note))
 
@@ -213,17 +252,10 @@ class EncodedImages(ImageSet):
             raise DataError(f"{error}; skip_corrupt leaves such images out") from error
 
     def to_crop(self, rows: NDArray[np.int64], kinds: Kinds, key: tuple[int, ...]) -> Batch:
-        crops = self.crops(rows, [*kinds], key)
-        return {f"crops{kind}": of_kind for kind, of_kind in enumerate(crops)}
-
-    def crops(
-        self, rows: NDArray[np.int64], kinds: Sequence[tuple[RandomCrop, int]], key: tuple[int, ...]
-    ) -> list[Tensor]:
-        """Return random crops of the whole images at ``rows``, half of them mirrored, by kind."""
         # the smallest crops keep twice their views' side in a picture that is decoded smaller
         enough = max(2 * crop.size / math.sqrt(ASPECT[0] * crop.min_scale) for crop, _ in kinds)
 
-        def crops_of(row: int) -> list[Tensor]:
+        def crop_picture(row: int) -> list[Tensor]:
             (seed,) = np.random.SeedSequence([*key, row]).generate_state(1)
             generator = torch.Generator().manual_seed(int(seed))
             picture = self.read(row, partial(decode, enough=enough))
@@ -231,17 +263,14 @@ class EncodedImages(ImageSet):
             for crop, count in kinds:
                 drawn = draw_crops(count, picture.height, picture.width, crop, generator=generator)
                 size = (crop.size, crop.size)
-                parts = []
-                for box in drawn.boxes():
-                    part = picture.crop(box).resize(size, Image.Resampling.BILINEAR)
-                    parts.append(pixels_of(part))
-                views = torch.stack(parts)  # (count, 3, size, size)
+                parts = [picture.crop(box).resize(size, BILINEAR) for box in drawn.boxes()]
+                views = torch.stack([*map(pixels_of, parts)])  # (count, 3, size, size)
                 flip = drawn.flip[:, None, None, None]
                 views_by_kind.append(torch.where(flip, views.flip(3), views))
             return views_by_kind
 
-        by_image = _DECODERS.map(crops_of, rows.tolist())
-        return [torch.stack(of_kind) for of_kind in zip(*by_image, strict=True)]
+        by_kind = zip(*DECODERS.map(crop_picture, rows.tolist()), strict=True)
+        return {f"crops{kind}": torch.stack(views) for kind, views in enumerate(by_kind)}
 
 
 def square_of(images: ImageSet, side: int) -> Square:
@@ -272,7 +301,7 @@ def mean_std(images: ImageSet, square: Square) -> MeanStd:
         return cut_square(images.picture(row), square).histogram()
 
     counts = np.zeros(3 * 256, dtype=np.int64)  # of each channel's values
-    for histogram in _DECODERS.map(histogram_of, rows):
+    for histogram in DECODERS.map(histogram_of, rows):
         counts += histogram
     shares = counts.reshape(3, 256) / (len(rows) * square.image_size**2)
     values = np.arange(256, dtype=np.float32) / 255

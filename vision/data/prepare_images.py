@@ -15,9 +15,9 @@ from dystress_text.errors import DataError, reason_of
 from dystress_text.io.prepared_data import CLASSES, Manifest, read_manifest
 from dystress_text.preparation.data_sets import Request
 from dystress_text.preparation.prepare import files_of
+from vision.data.folders import read_folder
 from vision.data.image_sets import ImageData
 from vision.data.parquet_files import columns_of
-from vision.data.sources import read_folder
 
 _ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}
 

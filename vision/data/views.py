@@ -40,7 +40,7 @@ class RandomViews:
 
         Another step gives other crops.
         """
-        kinds = ((augment.crop, count) for augment, count in self.kinds)
+        kinds = [(augment.crop, count) for augment, count in self.kinds]
         return self.images.to_crop(rows, kinds, (self.seed, step))
 
     def on_device(self, batch: Batch) -> list[Tensor]:

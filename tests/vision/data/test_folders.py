@@ -6,7 +6,7 @@ import pytest
 from vision_cases import write_folder, write_parquet
 
 from dystress_text.errors import DataError, ParameterError
-from vision.data.folders import absolute_paths
+from vision.data import absolute_paths
 from vision.data.images import NoAccuracyError
 from vision.data.loading import load_images
 

@@ -13,7 +13,7 @@ from vision.data import loading
 from vision.data.decoding import decode
 from vision.data.images import KNOWN_MEAN_STD, DecodedImages, NoAccuracyError, mean_std
 from vision.data.loading import load_images, load_test
-from vision.data.long_tail import long_tail_counts, long_tail_indices
+from vision.data.subsets import long_tail_counts, long_tail_indices
 from vision.resnet import Square
 
 

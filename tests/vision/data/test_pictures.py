@@ -14,8 +14,7 @@ from dystress_text.errors import DataError
 from vision.data.augment import CropAndFlip
 from vision.data.crops import RandomCrop
 from vision.data.decoding import decode, image_size
-from vision.data.image_files import ImageFiles
-from vision.data.images import EncodedImages, mean_std, square_of
+from vision.data.images import EncodedImages, ImageFiles, mean_std, square_of
 from vision.data.loading import load_images
 from vision.data.views import RandomViews
 from vision.resnet import Square
@@ -35,11 +34,11 @@ def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
         path.write_bytes(photo(120 + 10 * i, 160, seed=i))
     images = EncodedImages(name="photos", files=ImageFiles(paths, np.arange(4)))
     kinds = [(RandomCrop(32), 2)]
-    (crops,) = images.crops(np.arange(4), kinds, (1, 5))
+    (crops,) = images.to_crop(np.arange(4), kinds, (1, 5)).values()
     assert crops.shape == (4, 2, 3, 32, 32)
-    (again,) = images.crops(np.array([3, 0]), kinds, (1, 5))
+    (again,) = images.to_crop(np.array([3, 0]), kinds, (1, 5)).values()
     assert torch.equal(again, crops[[3, 0]])
-    (other,) = images.crops(np.arange(4), kinds, (1, 6))
+    (other,) = images.to_crop(np.arange(4), kinds, (1, 6)).values()
     assert (other != crops).flatten(1).any(1).all()
 
 
@@ -126,7 +125,7 @@ import resource, sys
 from concurrent.futures import ThreadPoolExecutor
 from vision.data import images, loading
 
-images._DECODERS = ThreadPoolExecutor(4)  # whatever this machine has
+images.DECODERS = ThreadPoolExecutor(4)  # whatever this machine has
 photos = loading.load_images(sys.argv[1], input_size=1024)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 images.mean_std(photos, images.square_of(photos, 1024))
@@ -190,6 +189,6 @@ def test_a_large_jpeg_is_decoded_smaller(tmp_path):
     for kind in ("jpg", "png"):
         files = ImageFiles([tmp_path / f"large.{kind}"], np.arange(1))
         images = EncodedImages(name="large", files=files)
-        (crops,) = images.crops(np.arange(1), [(RandomCrop(96, 0.2), 8)], (0, 0))
+        (crops,) = images.to_crop(np.arange(1), [(RandomCrop(96, 0.2), 8)], (0, 0)).values()
         views.append(crops.float())
     assert (views[0] - views[1]).abs().mean() < 3
