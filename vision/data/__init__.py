@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dystress_text.io.paths import data_root
+
 SHAPES = "shapes"  # drawn at run time
 SET_NAMES = (  # as on the command line; _lt marks a long tail of the training images
     "cifar10",
@@ -31,9 +33,15 @@ def is_known(dataset: str) -> bool:
 
 
 def absolute_paths(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the paths among ``dataset``, ``data_dir`` and ``train_list``, made absolute."""
+    """Return the paths among ``dataset``, ``data_dir`` and ``train_list``, made absolute.
+
+    A relative ``$DYSTRESS_DATA`` becomes ``data_dir`` where it is needed to find the set.
+    """
     paths = {name: options[name] for name in ("data_dir", "train_list") if options[name]}
     dataset = options["dataset"]
+    root = data_root(options["data_dir"])
     if not is_known(dataset) and Path(dataset).is_dir():
         paths["dataset"] = dataset
+    elif dataset != SHAPES and not root.is_absolute():
+        paths["data_dir"] = root
     return {name: os.path.abspath(path) for name, path in paths.items()}

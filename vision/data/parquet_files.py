@@ -51,7 +51,7 @@ def read_tables(root: Path, files: Sequence[Path], split: str) -> EncodedImages:
     names = names_of(split)
     for name in names:
         _check_complete(name, by_name[name])
-    unread: list[Path] = []
+    unread = [by_name[name][0] for name in by_name if name not in names + names_of("test")]
     read = cache(lambda name: read_parquet(by_name[name]))
     name, notes = choose_split(
         root, names, split, lambda name: read(name).labels is not None, unread

@@ -145,3 +145,10 @@ def test_a_folder_has_one_path_from_all_others(tmp_path, monkeypatch):
     options = {"dataset": "../photos", "data_dir": None, "train_list": "../list.txt"}
     paths = {"dataset": str(tmp_path / "photos"), "train_list": str(tmp_path / "list.txt")}
     assert absolute_paths(options) == paths
+    monkeypatch.setenv("DYSTRESS_DATA", "prepared")
+    assert absolute_paths(options) == paths
+    named = {"dataset": "cifar10", "data_dir": None, "train_list": None}
+    assert absolute_paths(named) == {"data_dir": str(tmp_path / "runs" / "prepared")}
+    monkeypatch.setenv("DYSTRESS_DATA", str(tmp_path))
+    assert absolute_paths(named) == {}
+    assert absolute_paths({**named, "dataset": "shapes"}) == {}
