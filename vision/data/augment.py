@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from kornia.color import rgb_to_grayscale
@@ -26,7 +25,7 @@ from kornia.filters import filter2d_separable, get_gaussian_kernel1d
 from torch import Tensor
 
 from vision.data import JITTER
-from vision.data.crops import RandomCrop, crop_resize_flip, draw_crops
+from vision.data.crops import RandomCrop, constant, crop_resize_flip, draw_crops
 
 JITTER_RATE = 0.8
 GRAY_RATE = 0.2
@@ -54,19 +53,20 @@ class CropAndFlip:
         images = images.repeat(count, 1, 1, 1)
         height, width = images.shape[2:]
         crops = draw_crops(len(images), height, width, self.crop, images.device)
-        views = crop_resize_flip(images, crops, self.crop.size)
-        views = self.recoloured(views, count)
-        return normalised(views, self.mean, self.std)
+        return self._finish(crop_resize_flip(images, crops, self.crop.size), count)
 
     @torch.no_grad()
     def of_crops(self, crops: Tensor) -> Tensor:
         """Return the views that a call returns, from crops, uint8 (n, count, 3, size, size)."""
         count = crops.shape[1]
-        views = crops.transpose(0, 1).flatten(0, 1) / 255  # (count n, 3, size, size)
-        views = self.recoloured(views, count)
-        return normalised(views, self.mean, self.std)
+        views = crops.transpose(0, 1).flatten(0, 1) / 255
+        return self._finish(views, count)
 
-    def recoloured(self, views: Tensor, count: int) -> Tensor:
+    def _finish(self, views: Tensor, count: int) -> Tensor:
+        """Recolour and normalise views (count n, 3, size, size) in [0, 1]."""
+        return normalised(self._recolour(views, count), self.mean, self.std)
+
+    def _recolour(self, views: Tensor, count: int) -> Tensor:
         """Change the colours of views (count n, 3, size, size) in [0, 1]; here they stay."""
         return views
 
@@ -80,18 +80,18 @@ class SimclrAugment(CropAndFlip):
     # blurs half of the samples by 0.1 to 2 pixels, with a kernel of a tenth of the side
     blur: bool = False
 
-    def recoloured(self, views: Tensor, count: int) -> Tensor:
-        views = self._jittered(views, count)
+    def _recolour(self, views: Tensor, count: int) -> Tensor:
+        views = self._jitter(views, count)
         gray = _column(_chosen(views, GRAY_RATE))
         views = torch.where(gray, rgb_to_grayscale(views), views)
         if self.blur and self.crop.size > 1:  # the padding of the blur needs two pixels
-            views = self._blurred(views)
+            views = self._blur(views)
         return views
 
-    def _jittered(self, views: Tensor, count: int) -> Tensor:
+    def _jitter(self, views: Tensor, count: int) -> Tensor:
         """Change the colours of most views, in one order for each of ``count`` equal parts."""
         device = views.device
-        constants = _constant((JITTER, _NEUTRAL), device)
+        constants = constant((JITTER, _NEUTRAL), device)
         spread, neutral = constants[:, :, None]  # (4, 1) each
         jittered = _chosen(views, JITTER_RATE)
         offsets = (2 * torch.rand(4, len(views), device=device) - 1) * jittered
@@ -105,7 +105,7 @@ class SimclrAugment(CropAndFlip):
             parts.append(part)
         return torch.cat(parts)
 
-    def _blurred(self, views: Tensor) -> Tensor:
+    def _blur(self, views: Tensor) -> Tensor:
         low, high = SIGMA
         sigma = low + (high - low) * torch.rand(len(views), device=views.device)
         sigma = torch.where(_chosen(views, BLUR_RATE), sigma, _NO_BLUR)
@@ -136,7 +136,7 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     sixths = sixths + _column(6 * turns)
     # these passes are vectorised; torch.remainder is not
     sixths = sixths - 6 * (sixths / 6).floor()
-    sectors = _constant(_SECTORS, images.device)
+    sectors = constant(_SECTORS, images.device)
     middles, signs, offsets = sectors.view(3, 3, 1, 1)
     part = (offsets + signs * (sixths - middles).abs()).clamp(0, 1)  # (n, 3, h, w)
     return torch.addcmul(low, chroma, part)
@@ -162,16 +162,10 @@ def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
 
 def normalised(values: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """Return images (n, 3, h, w) of values from 0 to 1, normalised by channel and channels_last."""
-    constants = _constant((tuple(mean), tuple(std)), values.device)
+    constants = constant((tuple(mean), tuple(std)), values.device)
     shift, scale = constants.view(2, 3, 1, 1)
     result: Tensor = (values - shift) / scale
     return result.contiguous(memory_format=torch.channels_last)
-
-
-@lru_cache
-def _constant(rows: tuple[tuple[float, ...], ...], device: torch.device) -> Tensor:
-    """Return a constant on the device, made once, as each copy to a GPU waits for it."""
-    return torch.tensor(rows, device=device)
 
 
 def _column(values: Tensor) -> Tensor:

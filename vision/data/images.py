@@ -263,7 +263,7 @@ class EncodedImages(ImageSet):
             for crop, count in kinds:
                 drawn = draw_crops(count, picture.height, picture.width, crop, generator=generator)
                 size = (crop.size, crop.size)
-                parts = [picture.crop(box).resize(size, BILINEAR) for box in drawn.boxes()]
+                parts = [picture.crop(box).resize(size, BILINEAR) for box in drawn.boxes.tolist()]
                 views = torch.stack([*map(pixels_of, parts)])  # (count, 3, size, size)
                 flip = drawn.flip[:, None, None, None]
                 views_by_kind.append(torch.where(flip, views.flip(3), views))
