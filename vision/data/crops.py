@@ -1,4 +1,4 @@
-"""Random resized crops of images of one size: drawing them, and cutting them on the device."""
+"""Draw random resized crops of images of one size, and cut them on the device."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def draw_crops(
     device: torch.device | str = "cpu",
     generator: torch.Generator | None = None,
 ) -> Crops:
-    """Draw crops of images of one size, and flips, by torchvision's ``RandomResizedCrop``.
+    """Draw crops and flips for images of one size, by the rule of ``RandomResizedCrop``.
 
     The area is uniform in [min_scale, max_scale] of the image's, the aspect log-uniform in
     [3/4, 4/3]. Both are redrawn until the box fits; after ten attempts it is the largest
@@ -103,10 +103,7 @@ def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
 
 
 def _coordinates(start: Tensor, length: Tensor, steps: Tensor, side: int) -> Tensor:
-    """Return coordinates of the view's pixels in the image, of which -1 and 1 are the edges.
-
-    They are clamped to the crop's outer pixels.
-    """
+    """Map pixels of views to the image, whose edges are -1 and 1, clamped to the crop."""
     middles = (steps * length).clamp(min=0.5)
     middles = start + torch.minimum(middles, length - 0.5)
     return middles * (2 / side) - 1

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, ParameterError
@@ -158,8 +160,8 @@ def find_images(
     if split == "train" and train_list is not None:
         images = select_listed(images, Path(train_list))
     elif split == "train" and is_long_tail and images.labels is not None:
-        rows = long_tail_indices(images.labels.numpy())
-        images = images.subset(torch.from_numpy(rows)).with_variant(f"long tail of ratio {RATIO}")
+        tail = images.subset(long_tail_indices(images.labels.numpy()))
+        images = tail.with_variant(f"long tail of ratio {RATIO}")
     return replace(images, files_id=images.checksum())
 
 
@@ -211,19 +213,28 @@ def _drop_corrupt(images: EncodedImages, keep_count: bool) -> EncodedImages:
     if len(faults) > max(CORRUPT_COUNT, CORRUPT_SHARE * count) or count - len(faults) < 2:
         most = f"{CORRUPT_SHARE:.0%} or {CORRUPT_COUNT}, and not all but one"
         raise DataError(f"{message}; skip_corrupt leaves out at most {most}; {first}")
-    rows = np.arange(count)
-    intact = np.delete(rows, [*faults])
+    intact = np.delete(np.arange(count), [*faults])
+    rows = intact
+    outcome = "left out"
     if keep_count:
-        labels = np.zeros(count) if images.labels is None else images.labels.numpy()
-        for row in faults:
-            alike = intact[labels[intact] == labels[row]]
-            if len(alike) == 0:
-                raise DataError(f"all images of a class of {images.name} are corrupt")
-            rows[row] = alike[np.searchsorted(alike, row) % len(alike)]  # after the last, the first
-        kept = images.subset(torch.from_numpy(rows)).with_note(f"{message} and replaced; {first}")
-    else:
-        kept = images.subset(torch.from_numpy(intact)).with_note(f"{message} and left out; {first}")
-    return replace(kept, corrupt=len(faults))
+        rows = _replace_rows(images, intact, [*faults])
+        outcome = "replaced"
+    kept = replace(images.subset(rows), corrupt=len(faults))
+    return kept.with_note(f"{message} and {outcome}; {first}")
+
+
+def _replace_rows(
+    images: EncodedImages, intact: NDArray[np.int64], damaged: Sequence[int]
+) -> NDArray[np.int64]:
+    """Return all rows, with the next intact one of its class in place of each damaged one."""
+    rows = np.arange(len(images))
+    labels = np.zeros(len(images)) if images.labels is None else images.labels.numpy()
+    for row in damaged:
+        alike = intact[labels[intact] == labels[row]]
+        if len(alike) == 0:
+            raise DataError(f"all images of a class of {images.name} are corrupt")
+        rows[row] = alike[np.searchsorted(alike, row) % len(alike)]  # after the last, the first
+    return rows
 
 
 def _find_faults(images: EncodedImages) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""Parquet files of images in the hub's layout: which are a split's, and what they hold."""
+"""Parquet files of images in the hub's layout: those of a split, and their columns."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _link_in_cache(files: Sequence[Path]) -> list[Path]:
 
 
 def count_images(file: Path) -> int:
-    """Return the rows of a parquet file with images; 0 if it has none or cannot be read."""
+    """Return the number of images in a parquet file; 0 if it cannot be read."""
     try:
         metadata = pq.read_metadata(file)
         image, _ = columns_of(metadata.schema.to_arrow_schema())

@@ -110,7 +110,7 @@ def drawn_by_the_rule(count, height, width, low, high):
 def test_crops_follow_torchvisions_rule(height, width, low, high):
     drawn = draw_crops(30_000, height, width, RandomCrop(16, low, high))
     assert abs(drawn.flip.float().mean() - 0.5) < 0.015
-    ours = drawn.boxes.T.numpy()
+    ours = drawn.boxes.T.double().numpy()
     assert (ours[:2] >= 0).all()
     assert (ours[2:] <= [[width], [height]]).all()
     ours[2:] -= ours[:2]  # width and height
