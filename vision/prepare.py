@@ -1,4 +1,4 @@
-"""Get image sets ready where the programs look for them.
+"""Prepare image sets: download or check them, and put them where the programs look.
 
     python vision/prepare.py list                           # what there is, and what is ready
     python vision/prepare.py cifar10                        # from the hub
@@ -25,7 +25,7 @@ from vision.data.image_sets import CATALOG, ImageData
 
 
 def make_parser() -> OneLineParser:
-    """Return the parser of the program's options."""
+    """Return the command's parser, as that of ``dystress prepare`` with ``--classes``."""
     parser = command.make_parser("prepare.py", __doc__, CATALOG)
     parser.add_argument(
         "--classes",

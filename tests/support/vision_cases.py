@@ -48,6 +48,11 @@ def write_folder(root, classes, side=8):
             (root / name / f"{number}.png").write_bytes(square(gray, side))
 
 
+def grays(images):
+    """The grays of squares that ``write_folder`` or ``write_parquet`` wrote."""
+    return images.pixels[:, 0, 0, 0].tolist()
+
+
 def write_parquet(path, grays, labels, names=None, side=8):
     """Squares in the hub's layout."""
     path.parent.mkdir(parents=True, exist_ok=True)

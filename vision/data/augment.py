@@ -1,19 +1,17 @@
 """SimCLR's augmentation of a batch on its device, and normalisation.
 
-Crop, bilinear resize and flip are one ``grid_sample``, clamped to each sample's crop box, which
-gives the same pixels as cropping at whole pixels, resizing and flipping. kornia's operations change
-the colours as torchvision and Pillow do; :func:`shift_hue` needs fewer passes than kornia's. The
-parameters are drawn here, since kornia's modules spend more time on drawing and checks than on
-CIFAR's pixels. They differ from sample to sample, but a batch of views shares the order of the four
-colour operations. torch's generator of the images' device draws all numbers but that order, which
-comes from the CPU's.
+Cropping, bilinear resizing and flipping are one ``grid_sample``, clamped to the crop box of each
+sample; the pixels equal those of the three steps. kornia's operations change the colours as
+torchvision and Pillow do; :func:`shift_hue` needs fewer passes than kornia's. The parameters are
+drawn here, since kornia's modules spend more time on drawing and checks than on the pixels of
+CIFAR. Each sample has its own parameters, but a batch of views shares the order of the four colour
+operations. torch's CPU generator draws that order; all else is drawn on the device of the images.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from kornia.color import rgb_to_grayscale
@@ -26,7 +24,7 @@ from kornia.filters import filter2d_separable, get_gaussian_kernel1d
 from torch import Tensor
 
 from vision.data import JITTER
-from vision.data.crops import RandomCrop, crop_resize_flip, draw_crops
+from vision.data.crops import RandomCrop, constant, crop_resize_flip, draw_crops
 
 JITTER_RATE = 0.8
 GRAY_RATE = 0.2
@@ -47,51 +45,52 @@ class CropAndFlip:
 
     @torch.no_grad()
     def __call__(self, images: Tensor, count: int = 1) -> Tensor:
-        """Return views of images, uint8 (n, 3, h, w) -> float32 (count n, 3, size, size).
+        """Make views of images, uint8 (n, 3, h, w) -> float32 (count n, 3, size, size).
 
         The first views of all images come first.
         """
         images = images.repeat(count, 1, 1, 1)
         height, width = images.shape[2:]
         crops = draw_crops(len(images), height, width, self.crop, images.device)
-        views = crop_resize_flip(images, crops, self.crop.size)
-        views = self.recoloured(views, count)
-        return normalised(views, self.mean, self.std)
+        return self._finish(crop_resize_flip(images, crops, self.crop.size), count)
 
     @torch.no_grad()
     def of_crops(self, crops: Tensor) -> Tensor:
-        """Return the views that a call returns, from crops, uint8 (n, count, 3, size, size)."""
+        """Make views of crops, uint8 (n, count, 3, size, size), ordered as by a call."""
         count = crops.shape[1]
-        views = crops.transpose(0, 1).flatten(0, 1) / 255  # (count n, 3, size, size)
-        views = self.recoloured(views, count)
-        return normalised(views, self.mean, self.std)
+        views = crops.transpose(0, 1).flatten(0, 1) / 255
+        return self._finish(views, count)
 
-    def recoloured(self, views: Tensor, count: int) -> Tensor:
+    def _finish(self, views: Tensor, count: int) -> Tensor:
+        """Recolour and normalise views (count n, 3, size, size) in [0, 1]."""
+        return normalised(self._recolour(views, count), self.mean, self.std)
+
+    def _recolour(self, views: Tensor, count: int) -> Tensor:
         """Change the colours of views (count n, 3, size, size) in [0, 1]; here they stay."""
         return views
 
 
 @dataclass(frozen=True)
 class SimclrAugment(CropAndFlip):
-    """Crop and flip at random, jitter colours, drop them at times, blur if set, normalise."""
+    """Crop and flip, jitter colours, turn some views gray, blur some if asked to, and normalise."""
 
     # a factor of JITTER: 1 is the paper's jitter on CIFAR, 2 is SimCLR's strength 1
     jitter: float = 1.0
     # blurs half of the samples by 0.1 to 2 pixels, with a kernel of a tenth of the side
     blur: bool = False
 
-    def recoloured(self, views: Tensor, count: int) -> Tensor:
-        views = self._jittered(views, count)
+    def _recolour(self, views: Tensor, count: int) -> Tensor:
+        views = self._jitter(views, count)
         gray = _column(_chosen(views, GRAY_RATE))
         views = torch.where(gray, rgb_to_grayscale(views), views)
         if self.blur and self.crop.size > 1:  # the padding of the blur needs two pixels
-            views = self._blurred(views)
+            views = self._blur(views)
         return views
 
-    def _jittered(self, views: Tensor, count: int) -> Tensor:
-        """Change the colours of most views, in one order for each of ``count`` equal parts."""
+    def _jitter(self, views: Tensor, count: int) -> Tensor:
+        """Change the colours of most views; each of ``count`` equal parts has its own order."""
         device = views.device
-        constants = _constant((JITTER, _NEUTRAL), device)
+        constants = constant((JITTER, _NEUTRAL), device)
         spread, neutral = constants[:, :, None]  # (4, 1) each
         jittered = _chosen(views, JITTER_RATE)
         offsets = (2 * torch.rand(4, len(views), device=device) - 1) * jittered
@@ -105,7 +104,7 @@ class SimclrAugment(CropAndFlip):
             parts.append(part)
         return torch.cat(parts)
 
-    def _blurred(self, views: Tensor) -> Tensor:
+    def _blur(self, views: Tensor) -> Tensor:
         low, high = SIGMA
         sigma = low + (high - low) * torch.rand(len(views), device=views.device)
         sigma = torch.where(_chosen(views, BLUR_RATE), sigma, _NO_BLUR)
@@ -115,12 +114,12 @@ class SimclrAugment(CropAndFlip):
 
 
 def _chosen(views: Tensor, rate: float) -> Tensor:
-    """Draw which of the views (n, 3, h, w) are changed, (n,)."""
+    """Draw which of the views (n, 3, h, w) to change: (n,)."""
     return torch.rand(len(views), device=views.device) < rate
 
 
 def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
-    """Add to the hue, in parts of the circle; (n, 3, h, w) in [0, 1] and (n,).
+    """Turn the hue of images (n, 3, h, w) in [0, 1] by parts of the circle, (n,).
 
     With the hue h in sixths, red is ``min + chroma * clamp(|h - 3| - 1, 0, 1)``, green and blue are
     the same with ``2 - |h - 2|`` and ``2 - |h - 4|``: saturation is never needed.
@@ -136,13 +135,13 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     sixths = sixths + _column(6 * turns)
     # these passes are vectorised; torch.remainder is not
     sixths = sixths - 6 * (sixths / 6).floor()
-    sectors = _constant(_SECTORS, images.device)
+    sectors = constant(_SECTORS, images.device)
     middles, signs, offsets = sectors.view(3, 3, 1, 1)
     part = (offsets + signs * (sixths - middles).abs()).clamp(0, 1)  # (n, 3, h, w)
     return torch.addcmul(low, chroma, part)
 
 
-OPERATIONS = (  # of the jitter, on images in [0, 1] and a factor of each
+OPERATIONS = (  # of the jitter: they take images in [0, 1] and a factor for each
     adjust_brightness_accumulative,
     adjust_contrast_with_mean_subtraction,
     adjust_saturation_with_gray_subtraction,
@@ -151,9 +150,9 @@ OPERATIONS = (  # of the jitter, on images in [0, 1] and a factor of each
 
 
 def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
-    """Blur images (n, 3, h, w) by Gaussians of the widths (n,), in pixels.
+    """Blur images (n, 3, h, w) by Gaussians of standard deviation ``sigma`` (n,), in pixels.
 
-    It is kornia's ``gaussian_blur2d`` without its check, which waits for the device.
+    As kornia's ``gaussian_blur2d``, without a check that waits for the device.
     """
     weights = get_gaussian_kernel1d(kernel, sigma[:, None])
     blurred: Tensor = filter2d_separable(images, weights, weights, "reflect")
@@ -161,17 +160,11 @@ def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
 
 
 def normalised(values: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Return images (n, 3, h, w) of values from 0 to 1, normalised by channel and channels_last."""
-    constants = _constant((tuple(mean), tuple(std)), values.device)
+    """Normalise each channel of images (n, 3, h, w) in [0, 1]; the result is channels_last."""
+    constants = constant((tuple(mean), tuple(std)), values.device)
     shift, scale = constants.view(2, 3, 1, 1)
     result: Tensor = (values - shift) / scale
     return result.contiguous(memory_format=torch.channels_last)
-
-
-@lru_cache
-def _constant(rows: tuple[tuple[float, ...], ...], device: torch.device) -> Tensor:
-    """Return a constant on the device, made once, as each copy to a GPU waits for it."""
-    return torch.tensor(rows, device=device)
 
 
 def _column(values: Tensor) -> Tensor:

@@ -1,9 +1,11 @@
-"""Random resized crops of images of one size: drawing them, and cutting them on the device."""
+"""Draw random resized crops of images of one size, and cut them on the device."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,20 +25,11 @@ class RandomCrop:
     max_scale: float = 1.0
 
 
-@dataclass(frozen=True)
-class Crops:
-    """Boxes of whole pixels within images, and which are mirrored; all (n,)."""
+class Crops(NamedTuple):
+    """Parts of images, and which of them are mirrored."""
 
-    left: Tensor
-    top: Tensor
-    width: Tensor
-    height: Tensor
-    flip: Tensor
-
-    def boxes(self) -> list[tuple[int, int, int, int]]:
-        """Return left, top, right and bottom of each crop."""
-        sides = (self.left, self.top, self.left + self.width, self.top + self.height)
-        return list(zip(*(side.int().tolist() for side in sides), strict=True))
+    boxes: Tensor  # (n, 4): left, top, right, bottom; whole pixels
+    flip: Tensor  # (n,)
 
 
 def draw_crops(
@@ -47,7 +40,7 @@ def draw_crops(
     device: torch.device | str = "cpu",
     generator: torch.Generator | None = None,
 ) -> Crops:
-    """Draw crops of images of one size, and flips, by torchvision's ``RandomResizedCrop``.
+    """Draw crops and flips for images of one size, by the rule of ``RandomResizedCrop``.
 
     The area is uniform in [min_scale, max_scale] of the image's, the aspect log-uniform in
     [3/4, 4/3]. Both are redrawn until the box fits; after ten attempts it is the largest
@@ -66,24 +59,23 @@ def draw_crops(
         drawn = torch.rand(count, _ATTEMPTS, device=device, generator=generator)
         return low + (high - low) * drawn
 
-    area = height * width * uniform(crop.min_scale, crop.max_scale)  # (n, _ATTEMPTS)
-    aspect = torch.exp(uniform(math.log(ASPECT[0]), math.log(ASPECT[1])))
-    widths = (area * aspect).sqrt().round()
-    heights = (area / aspect).sqrt().round()
-    fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
-    first = fits.to(torch.uint8).argmax(1, keepdim=True)  # 0 where none fits
-    some = fits.any(1)
     widest = min(width, round(height * ASPECT[1]))
     highest = min(height, round(width / ASPECT[0]))
-    w = torch.where(some, widths.gather(1, first).squeeze(1), float(widest))
-    h = torch.where(some, heights.gather(1, first).squeeze(1), float(highest))
-    x, y, turn = torch.rand(3, count, device=device, generator=generator)
-    left = torch.where(some, ((width - w + 1) * x).floor(), (width - widest) // 2)
-    top = torch.where(some, ((height - h + 1) * y).floor(), (height - highest) // 2)
+    sides, largest = constant(((width, height), (widest, highest)), device)[..., None]  # (2, 1)
+    area = height * width * uniform(crop.min_scale, crop.max_scale)  # (n, _ATTEMPTS)
+    aspect = torch.exp(uniform(math.log(ASPECT[0]), math.log(ASPECT[1])))
+    lengths = torch.stack((area * aspect, area / aspect)).sqrt().round()  # (2, n, _ATTEMPTS)
+    fits = ((lengths >= 1) & (lengths <= sides[..., None])).all(0)
+    first = fits.to(torch.uint8).argmax(1)  # 0 where none fits
+    some = fits.any(1)
+    length = lengths.gather(2, first.expand(2, -1)[..., None]).squeeze(2)  # (2, n)
+    length = torch.where(some, length, largest)
+    *places, turn = torch.rand(3, count, device=device, generator=generator)
+    start = ((sides - length + 1) * torch.stack(places)).floor()
     # a number just below 1, times a whole number, may round up to it
-    left = torch.minimum(left, width - w)
-    top = torch.minimum(top, height - h)
-    return Crops(left, top, w, h, turn < FLIP_RATE)
+    start = torch.minimum(start, sides - length)
+    start = torch.where(some, start, ((sides - largest) / 2).floor())
+    return Crops(torch.cat((start, start + length)).T, turn < FLIP_RATE)
 
 
 def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
@@ -101,8 +93,9 @@ def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
     # middles of the view's pixels, (size,)
     steps = (torch.arange(size, device=images.device) + 0.5) / size
     mirrored = torch.where(crops.flip[:, None], 1 - steps, steps)  # (n, size)
-    x = _coordinates(crops.left, crops.width, mirrored, width)
-    y = _coordinates(crops.top, crops.height, steps[None], height)
+    left, top, right, bottom = crops.boxes.T[..., None]  # (n, 1) each
+    x = _coordinates(left, right - left, mirrored, width)
+    y = _coordinates(top, bottom - top, steps, height)
     columns = x[:, None, :].expand(-1, size, -1)
     rows = y[:, :, None].expand(-1, -1, size)
     grid = torch.stack((columns, rows), dim=3)  # (n, size, size, 2)
@@ -110,11 +103,13 @@ def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
 
 
 def _coordinates(start: Tensor, length: Tensor, steps: Tensor, side: int) -> Tensor:
-    """Return coordinates of the view's pixels in the image, of which -1 and 1 are the edges.
-
-    They are clamped to the crop's outer pixels.
-    """
-    length = length[:, None]
+    """Map pixels of views to the image, whose edges are -1 and 1, clamped to the crop."""
     middles = (steps * length).clamp(min=0.5)
-    middles = start[:, None] + torch.minimum(middles, length - 0.5)
+    middles = start + torch.minimum(middles, length - 0.5)
     return middles * (2 / side) - 1
+
+
+@lru_cache
+def constant(rows: tuple[tuple[float, ...], ...], device: torch.device | str) -> Tensor:
+    """Return a constant on the device, made once, as each copy to a GPU waits for it."""
+    return torch.tensor(rows, dtype=torch.float32, device=device)

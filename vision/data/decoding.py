@@ -1,4 +1,4 @@
-"""Decoding of image files to RGB. The error for a damaged file names it."""
+"""Decode image files to RGB; errors name the damaged file."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from dystress_text.errors import DataError, reason_of
 from vision.resnet import Square
 
 MANY_PIXELS = 2_000_000
+BILINEAR = Image.Resampling.BILINEAR
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
 
 
@@ -27,8 +28,8 @@ def decode(source: bytes | Path, origin: str = "an image", enough: float = math.
     A JPEG of many pixels is decoded at a half, a quarter or an eighth of its size, which is
     several times as fast, while the root of its pixels stays at least ``enough``.
 
-    Grayscale is repeated over the channels, palette images and CMYK are converted, and of 16 bits
-    the upper 8 remain. Transparency is composited on white. EXIF that cannot be read is ignored.
+    Grayscale, palette and CMYK images are converted. Of 16 bits the upper 8 are kept. Transparency
+    is composited on white. EXIF that cannot be read is ignored.
 
     Args:
         source: content or path of a file.
@@ -56,7 +57,7 @@ def decode(source: bytes | Path, origin: str = "an image", enough: float = math.
 
 
 def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int]:
-    """Return height and width from the header, which may be exchanged in the upright picture."""
+    """Return height and width from the header; EXIF may exchange them in the upright picture."""
     with _opened(source, origin) as image:
         return image.height, image.width
 
@@ -67,13 +68,13 @@ def pixels_of(picture: Image.Image) -> Tensor:
 
 
 def cut_square(picture: Image.Image, square: Square) -> Image.Image:
-    """Resize the picture, bilinear and filtered, and cut out its middle square.
+    """Resize the picture (bilinear, antialiased) and cut out its middle square.
 
     Sides are rounded down as in torchvision's ``Resize`` and transformers' image processors.
 
     Args:
         picture: as RGB.
-        square: its side, and that of the resized picture.
+        square: the side of the square, and the shorter side of the resized picture.
     """
     side = square.image_size
     shorter = min(picture.size)
@@ -82,13 +83,13 @@ def cut_square(picture: Image.Image, square: Square) -> Image.Image:
     left = (width - side) // 2
     top = (height - side) // 2
     # resizing the square's box alone rounds differently, by up to 2 of 255
-    resized = picture.resize((width, height), Image.Resampling.BILINEAR)
+    resized = picture.resize((width, height), BILINEAR)
     return resized.crop((left, top, left + side, top + side))
 
 
 @contextmanager
 def pixel_limit(most: int | None) -> Iterator[None]:
-    """Decode pictures of up to ``most`` pixels inside; None is Pillow's limit."""
+    """Let pictures have up to ``most`` pixels in this context; None keeps Pillow's limit."""
     before = Image.MAX_IMAGE_PIXELS
     with warnings.catch_warnings():
         if most is not None:
@@ -103,7 +104,7 @@ def pixel_limit(most: int | None) -> Iterator[None]:
 
 @contextmanager
 def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
-    """Open a picture; any failure inside the context is a fault of the file."""
+    """Open a picture, and raise DataError for any failure in this context."""
     file: Path | io.BytesIO
     if isinstance(source, Path):
         origin = str(source)

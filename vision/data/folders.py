@@ -1,23 +1,20 @@
-"""Folders of images, without the hidden files of systems and the output of training."""
+"""Folders of images: which files are images, and which subfolders are splits or classes."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+import torch
+
+from dystress_text.errors import DataError, ParameterError
 from dystress_text.io.lock import LOCK
 from dystress_text.training.run_folder import RECORD
-from vision.data import SET_NAMES, SHAPES
+from vision.data.images import EncodedImages, ImageFiles
+from vision.data.splits import choose_split, exact_splits, is_divided, names_of_split, split_word
 
-# names of splits, as datasets knows them; the first that a set has is read
-SPLITS = {
-    "train": ("train", "training"),
-    "test": ("test", "testing", "val", "valid", "validation", "eval", "evaluation", "dev"),
-}
-SPLIT_NAMES = {name for names in SPLITS.values() for name in names}
 # hidden files of file browsers, network disks and archives without a leading dot
 _SYSTEM_NAMES = {
     "__macosx", "icon\r", "thumbs.db", "ehthumbs.db", "desktop.ini", "lost+found", "@eadir",
@@ -26,70 +23,118 @@ _SYSTEM_NAMES = {
 _IMAGES = {
     ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
 }  # fmt: skip
+# how further splits begin, as STL-10 and SVHN have them
+_UNLABELLED = ("unlabel", "unsupervised", "extra")
 
 
-def folder_names(folder: Path) -> list[str]:
-    """Return the sorted names of the subfolders that are read, such as classes."""
-    return sorted(path.name for path in folder.iterdir() if path.is_dir() and _is_read(path))
+def list_files(folder: Path, recursive: bool = True) -> tuple[list[Path], list[Path]]:
+    """Return the images in a folder, and its other visible files, sorted by path.
 
-
-def names_of_split(
-    names: Iterable[str], split: str, word_of: Callable[[str], str] = str.casefold
-) -> list[str]:
-    """Return the names whose word is one of a split, the preferred one first."""
-    known = SPLITS[split]
-    alike = [name for name in names if word_of(name) in known]
-    return sorted(alike, key=lambda name: known.index(word_of(name)))
-
-
-def split_word(name: str) -> str:
-    """Return the first word of a name that is a split's, such as train in ``own-train2017``."""
-    return next(filter(SPLIT_NAMES.__contains__, re.split("[^a-z]", name.casefold())), "")
-
-
-def is_divided(names: Iterable[str], word_of: Callable[[str], str] = str.casefold) -> bool:
-    """Return whether there are names of each split."""
-    return all(names_of_split(names, split, word_of) for split in SPLITS)
-
-
-def files_in(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the sorted images in a folder itself, and its other visible files."""
-    files = [path for path in sorted(folder.iterdir()) if not path.is_dir()]
-    others = [path for path in files if not (_is_image(path) or _is_hidden(path.name))]
-    return [*filter(_is_image, files)], others
-
-
-def files_below(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the sorted images in a folder and its subfolders, and the other visible files.
-
-    The index of an image in its data set depends on this order.
+    The row of an image in its data set depends on this order.
     """
     images: list[Path] = []
     others: list[Path] = []
-    for path in sorted(folder.iterdir()):
-        if _is_image(path):
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        path = folder / entry.name
+        if entry.is_dir():
+            if recursive and _is_read(path):
+                images_below, others_below = list_files(path)
+                images += images_below
+                others += others_below
+        elif path.suffix.lower() in _IMAGES and not _is_hidden(path.name):
             images.append(path)
-        elif path.is_dir() and _is_read(path):
-            below = files_below(path)
-            images += below[0]
-            others += below[1]
-        elif not path.is_dir() and not _is_hidden(path.name):
+        elif not _is_hidden(path.name):
             others.append(path)
     return images, others
 
 
-def is_known(dataset: str) -> bool:
-    """Return whether this is the name of a set."""
-    return dataset.replace("-", "_") in {*SET_NAMES, SHAPES}
+def read_folder(root: Path, split: str, wanted: Sequence[str] = ()) -> EncodedImages:
+    """List the images of a split, with its subfolders as classes.
+
+    Images next to subfolders have no class, so that all are read without labels.
+
+    Args:
+        root: of the set; without splits it is the training split.
+        split: ``train`` or ``test``.
+        wanted: the classes to read, by default all. A test split may lack some.
+    """
+    folder, notes = _find_split(root, split)
+    classes = _subfolders(folder)
+    images, ignored = list_files(folder, recursive=False)
+    if classes and wanted:
+        classes = [name for name in wanted if split == "train" or name in classes]
+    elif classes and images:
+        beside = f"images next to folders, such as {images[0].name}"
+        notes += (f"{folder} has {beside}: no classes, and all images are read without labels",)
+        classes = []
+    files: list[Path] = []
+    labels: list[int] = []
+    if not classes:
+        files, ignored = list_files(folder)
+    for label, name in enumerate(classes):
+        if is_divided(exact_splits(_subfolders(folder / name))):
+            raise ParameterError("dataset", f"{folder / name} has splits; name it, or move them")
+        of_class, others = list_files(folder / name)
+        if not of_class:
+            known = "no images of a known ending, such as .jpg,"
+            raise DataError(f"{folder / name} has {known} and {len(others):,} other files")
+        files += of_class
+        ignored += others
+        labels += [label] * len(of_class)
+    if ignored:
+        reason = "their endings are not those of images"
+        first = f"The first: {ignored[0]}"
+        notes += (f"{len(ignored):,} files in {folder} are ignored: {reason}. {first}",)
+    return EncodedImages(
+        name="",
+        files=ImageFiles(files, np.arange(len(files)), str(folder)),
+        labels=torch.tensor(labels) if classes else None,
+        classes=tuple(classes),
+        notes=notes,
+    )
 
 
-def absolute_paths(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return those of ``dataset``, ``data_dir`` and ``train_list`` that are paths, as absolute."""
-    paths = {name: options[name] for name in ("data_dir", "train_list") if options[name]}
-    dataset = options["dataset"]
-    if not is_known(dataset) and Path(dataset).is_dir():
-        paths["dataset"] = dataset
-    return {name: os.path.abspath(path) for name, path in paths.items()}
+def _find_split(root: Path, split: str) -> tuple[Path, tuple[str, ...]]:
+    """Return the folder of a split, and notes; an undivided root is the training split.
+
+    Folders are splits only if every other folder with images is one, too, since a class may be
+    called train. Longer names, such as train_images, are splits only if all folders have them.
+    """
+
+    def with_images(names: Sequence[str]) -> list[str]:
+        return [name for name in names if list_files(root / name)[0]]
+
+    names = _subfolders(root)
+    splits = with_images(exact_splits(names))
+    if not splits and all(map(split_word, names)) and is_divided(names):
+        splits = names
+    others = [name for name in names if name not in splits]
+    classes: list[str] = []
+    if splits:
+        labelled = [name for name in others if not name.casefold().startswith(_UNLABELLED)]
+        classes = with_images(labelled)
+    nested = any(_subfolders(root / name) for name in splits)
+    notes: tuple[str, ...] = ()
+    if classes and not nested:
+        notes = (f"{root / splits[0]} is not read as a split, because of {classes[0]}",)
+        splits = []
+    elif classes and not is_divided(splits):
+        reason = f"{root / splits[0]} may be a split, or a class like {classes[0]}"
+        raise ParameterError("dataset", f"{reason}; rename it, or move the others away")
+    if not splits and split == "train":
+        return root, notes
+    images, _ = list_files(root, recursive=False)
+    unread = [*(root / name for name in others), *images[:1]]
+    of_split = names_of_split(splits, split)
+    name, notes = choose_split(
+        root, of_split, split, lambda name: bool(_subfolders(root / name)), unread
+    )
+    return root / name, notes
+
+
+def _subfolders(folder: Path) -> list[str]:
+    """Return the names of the visible subfolders, sorted."""
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and _is_read(path))
 
 
 def _is_read(folder: Path) -> bool:
@@ -97,10 +142,6 @@ def _is_read(folder: Path) -> bool:
     is_run = any((folder / name).is_file() for name in (RECORD, LOCK))
     is_loop = folder.parent.resolve().is_relative_to(folder.resolve())
     return not (is_run or is_loop or _is_hidden(folder.name))
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in _IMAGES and not _is_hidden(path.name)
 
 
 def _is_hidden(name: str) -> bool:

@@ -1,6 +1,4 @@
-"""The image sets that can be prepared: what they are, where they come from, and under which
-terms.
-"""
+"""The image sets that can be prepared: their sizes, sources and terms of use."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from dystress_text.preparation.data_sets import DataSet
 
 @dataclass(frozen=True, kw_only=True)
 class ImageData(DataSet):
-    """An image set."""
+    """An image set that can be prepared."""
 
     classes: int  # their number
     counts: Mapping[str, int]  # images by split, by the splits' names on disk
@@ -55,15 +53,15 @@ _SETS = (
     ),
     ImageData(
         name="imagenet1k",
-        description="ImageNet's 1,281,167 + 50,000 images in 1,000 classes, from a folder that the "
-        "user has (--from)",
+        description="ImageNet's 1,281,167 + 50,000 images in 1,000 classes, in a folder that the "
+        "user has",
         terms=_IMAGENET,
         classes=1000,
         counts={"train": 1_281_167, "val": 50_000},
     ),
     ImageData(
         name="imagenet100",
-        description="100 of ImageNet's classes, named by --classes FILE (the paper uses CMC's)",
+        description="100 of ImageNet's classes, which a file names (the paper uses CMC's)",
         terms=_IMAGENET,
         classes=100,
         counts={},

@@ -1,9 +1,10 @@
-"""An image set, with or without labels: small images decoded in memory, or files to be decoded."""
+"""Image sets: small images decoded in memory, or files that are decoded batch by batch."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 from PIL import Image
@@ -21,8 +24,7 @@ from torch import Tensor
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.training.batches import Batch, prefetch
 from vision.data.crops import ASPECT, RandomCrop, draw_crops
-from vision.data.decoding import cut_square, decode, pixels_of
-from vision.data.image_files import ImageFiles
+from vision.data.decoding import BILINEAR, cut_square, decode, pixels_of
 from vision.resnet import Square
 
 MeanStd = tuple[tuple[float, ...], tuple[float, ...]]  # by channel, of values from 0 to 1
@@ -36,24 +38,61 @@ KNOWN_MEAN_STD: dict[str, MeanStd] = {
 }
 EVALUATION_CROP = 7 / 8  # 224 of 256
 _SAMPLE = 1000  # files that are decoded for mean and deviation
-_DECODERS = ThreadPoolExecutor(thread_name_prefix="decode")  # its threads start when it is used
+DECODERS = ThreadPoolExecutor(thread_name_prefix="decode")  # its threads start when it is used
 T = TypeVar("T")
-Kinds = Iterable[tuple[RandomCrop, int]]  # of crops, each with its number of crops of an image
+Kinds = Sequence[tuple[RandomCrop, int]]  # of crops, each with its number of crops of an image
 
 
 class NoAccuracyError(ParameterError):
-    """No accuracy can be measured: a test split, labels or a second class are missing."""
+    """A test split, labels or a second class is missing, so that accuracy cannot be measured."""
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Image files by row, read when they are needed."""
+
+    contents: Sequence[Path] | pa.ChunkedArray  # paths, or a column of files, perhaps mapped
+    rows: NDArray[np.int64]  # the chosen rows of the contents, in order
+    origin: str = ""  # folder of the paths; or the parquet files of the column, for errors
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> tuple[bytes | Path, str]:
+        """Return the content or the path of an image file, and its name in errors."""
+        content = self.contents[int(self.rows[row])]
+        if not isinstance(content, Path):
+            content = content.as_py()
+        return content, self.name(row)
+
+    def name(self, row: int) -> str:
+        """Return the path of an image file, or the parquet files of the column and its row."""
+        stored_row = int(self.rows[row])
+        if isinstance(self.contents, pa.ChunkedArray):
+            return f"{self.origin}, row {stored_row}"
+        return str(self.contents[stored_row])
+
+    def subset(self, rows: NDArray[np.int64]) -> ImageFiles:
+        return replace(self, rows=self.rows[rows])
+
+    def fingerprint(self) -> Iterable[bytes]:
+        """Return what to hash: file names, or the rows of a column and the lengths of its files."""
+        if isinstance(self.contents, pa.ChunkedArray):
+            lengths = pc.binary_length(self.contents).to_numpy().astype(np.int64)
+            return self.rows.tobytes(), lengths[self.rows].tobytes()
+        paths = (self.contents[row] for row in self.rows)
+        return (os.fsencode(f"{path.parent.name}/{path.name}\n") for path in paths)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImageSet(ABC):
-    """A split of a data set."""
+    """A split of a data set, with or without labels."""
 
     name: str
     labels: Tensor | None = None  # (n,) int64
     classes: tuple[str, ...] = ()  # their names, by label
     variant: str | None = None  # how it differs from the published set
-    corrupt: int = 0  # how many damaged images were left out or replaced
+    corrupt: int = 0  # number of damaged images that were left out or replaced
     files_id: str = ""  # a hash of the files' names and labels, before damaged ones were replaced
     notes: tuple[str, ...] = ()  # lines for the user about what is not read
     files: ImageFiles | None = None  # None for drawn images
@@ -64,7 +103,7 @@ class ImageSet(ABC):
     @property
     @abstractmethod
     def size(self) -> tuple[int, ...] | None:
-        """Return height and width, if all images have the same."""
+        """Return height and width; None if they differ between images."""
 
     @abstractmethod
     def _fingerprint(self) -> Iterable[bytes | memoryview]:
@@ -72,34 +111,35 @@ class ImageSet(ABC):
 
     @abstractmethod
     def picture(self, row: int) -> Image.Image:
-        """Return an image as RGB, at its own size."""
+        """Return an image as RGB, in its own size."""
 
     @abstractmethod
     def to_crop(self, rows: NDArray[np.int64], kinds: Kinds, key: tuple[int, ...]) -> Batch:
-        """Return what random views of the images at ``rows`` are made of, on the CPU.
+        """Return whole images, or random crops of them, from which augmentation makes views.
 
         Args:
-            rows: of the images.
-            kinds: of crops, each with its number of crops of an image.
-            key: seeds the draws, together with the row: the same key gives the same crops, in any
+            rows: indices of the images.
+            kinds: sizes of crops, and the number of crops of each size.
+            key: the seed of the draws, together with the row: an image has the same crops in any
                 batch and process.
 
         Returns:
-            ``images``, uint8 (b, 3, height, width), to be cropped on the device; or for each kind
-            ``crops0`` and so on, uint8 (b, count, 3, size, size).
+            ``images``, uint8 (b, 3, height, width), if they are to be cropped on the device; else
+            ``crops0``, ``crops1`` and so on, uint8 (b, count, 3, size, size) for each kind. All are
+            on the CPU.
         """
 
     def squares(self, rows: NDArray[np.int64], square: Square) -> Tensor:
-        """Return the squares of the images at ``rows``, uint8 (b, 3, side, side), on the CPU."""
+        """Cut the middle square of each image at ``rows``: uint8 (b, 3, side, side), on the CPU."""
 
         def pixels(row: int) -> Tensor:
             return pixels_of(cut_square(self.picture(row), square))
 
-        return torch.stack(list(_DECODERS.map(pixels, rows.tolist())))
+        return torch.stack(list(DECODERS.map(pixels, rows.tolist())))
 
-    def subset(self, indices: Sequence[int] | Tensor) -> Self:
-        """Return the images at ``indices``, in that order."""
-        rows = torch.as_tensor(indices, dtype=torch.long)
+    def subset(self, rows: Sequence[int] | NDArray[np.int64] | Tensor) -> Self:
+        """Return the images at ``rows``, in that order."""
+        rows = torch.as_tensor(rows, dtype=torch.long)
         changed: dict[str, Any] = {}
         for name in ("labels", "pixels"):
             values = getattr(self, name, None)
@@ -111,7 +151,7 @@ class ImageSet(ABC):
 
     @property
     def targets(self) -> Tensor:
-        """Return the labels (n,), or raise NoAccuracyError."""
+        """The labels, (n,). Without labels this raises NoAccuracyError."""
         if self.labels is None:
             reason = f"the images of {self.name} have no labels (class folders)"
             raise NoAccuracyError("dataset", reason)
@@ -119,23 +159,23 @@ class ImageSet(ABC):
 
     @property
     def title(self) -> str:
-        """Return the name, followed by the variant in brackets."""
+        """Return the name, with the variant in brackets."""
         if self.variant is None:
             return self.name
         return f"{self.name} ({self.variant})"
 
     def with_variant(self, note: str) -> Self:
-        """Return the set with a note added to its variant."""
+        """Add a note to the variant, and return the set."""
         if self.variant is not None:
             note = f"{self.variant}, {note}"
         return replace(self, variant=note)
 
-    def noting(self, note: str) -> Self:
-        """Return the set with a line for the user added to its notes."""
+    def with_note(self, note: str) -> Self:
+        """Add a line for the user, and return the set."""
         return replace(self, notes=(*self.notes, note))
 
     def sample(self, count: int | None, seed: int) -> Self:
-        """Return ``count`` images drawn with the seed, or all if there are no more."""
+        """Draw ``count`` images with the seed; return all images if there are not more."""
         if count is None or count >= len(self):
             return self
         generator = torch.Generator().manual_seed(seed)
@@ -143,7 +183,7 @@ class ImageSet(ABC):
         return self.subset(order[:count])
 
     def checksum(self) -> str:
-        """Return a hash of the labels, and of the pixels or else of the files' names."""
+        """Return a hash of the labels and the pixels, or of labels and file names if encoded."""
         digest = hashlib.sha256()
         for part in self._fingerprint():
             digest.update(part)
@@ -152,7 +192,7 @@ class ImageSet(ABC):
         return digest.hexdigest()[:16]
 
     def batches(self, batch_size: int, device: torch.device, square: Square) -> Iterator[Tensor]:
-        """Yield the squares of all images in order, uint8 (b, 3, side, side), on the device."""
+        """Yield the squares of all images in order, uint8 (b, 3, side, side) on the device."""
         starts = range(batch_size, len(self), batch_size)
         rows = np.split(np.arange(len(self)), starts)
         loaded = prefetch(lambda rows: {"images": self.squares(rows, square)}, rows, device)
@@ -190,7 +230,7 @@ class DecodedImages(ImageSet):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EncodedImages(ImageSet):
-    """Images that threads decode batch by batch."""
+    """Files of images, which threads decode batch by batch."""
 
     files: ImageFiles = field()  # always there
     size: tuple[int, ...] | None = None
@@ -205,7 +245,7 @@ class EncodedImages(ImageSet):
         return self.read(row, decode)
 
     def read(self, row: int, reader: Callable[[bytes | Path, str], T]) -> T:
-        """Call ``reader`` with a file's content or path and its name, and return the result."""
+        """Call ``reader`` with the content or path of a file and its name; return the result."""
         content, name = self.files[row]
         try:
             return reader(content, name)
@@ -213,17 +253,10 @@ class EncodedImages(ImageSet):
             raise DataError(f"{error}; skip_corrupt leaves such images out") from error
 
     def to_crop(self, rows: NDArray[np.int64], kinds: Kinds, key: tuple[int, ...]) -> Batch:
-        crops = self.crops(rows, [*kinds], key)
-        return {f"crops{kind}": of_kind for kind, of_kind in enumerate(crops)}
-
-    def crops(
-        self, rows: NDArray[np.int64], kinds: Sequence[tuple[RandomCrop, int]], key: tuple[int, ...]
-    ) -> list[Tensor]:
-        """Return random crops of the whole images at ``rows``, half of them mirrored, by kind."""
         # the smallest crops keep twice their views' side in a picture that is decoded smaller
         enough = max(2 * crop.size / math.sqrt(ASPECT[0] * crop.min_scale) for crop, _ in kinds)
 
-        def crops_of(row: int) -> list[Tensor]:
+        def crop_picture(row: int) -> list[Tensor]:
             (seed,) = np.random.SeedSequence([*key, row]).generate_state(1)
             generator = torch.Generator().manual_seed(int(seed))
             picture = self.read(row, partial(decode, enough=enough))
@@ -231,36 +264,33 @@ class EncodedImages(ImageSet):
             for crop, count in kinds:
                 drawn = draw_crops(count, picture.height, picture.width, crop, generator=generator)
                 size = (crop.size, crop.size)
-                parts = []
-                for box in drawn.boxes():
-                    part = picture.crop(box).resize(size, Image.Resampling.BILINEAR)
-                    parts.append(pixels_of(part))
-                views = torch.stack(parts)  # (count, 3, size, size)
+                parts = [picture.crop(box).resize(size, BILINEAR) for box in drawn.boxes.tolist()]
+                views = torch.stack([*map(pixels_of, parts)])  # (count, 3, size, size)
                 flip = drawn.flip[:, None, None, None]
                 views_by_kind.append(torch.where(flip, views.flip(3), views))
             return views_by_kind
 
-        by_image = _DECODERS.map(crops_of, rows.tolist())
-        return [torch.stack(of_kind) for of_kind in zip(*by_image, strict=True)]
+        by_kind = zip(*DECODERS.map(crop_picture, rows.tolist()), strict=True)
+        return {f"crops{kind}": torch.stack(views) for kind, views in enumerate(by_kind)}
 
 
 def square_of(images: ImageSet, side: int) -> Square:
-    """Return what evaluation sees of images like these: all of images that have the input's size.
+    """Return the square that evaluation cuts out: the whole image if it has the input's size.
 
     Args:
         images: for training.
-        side: of the encoder's input, in pixels.
+        side: side of the encoder's input, in pixels.
     """
     crop = 1.0 if images.size == (side, side) else EVALUATION_CROP
     return Square(side, crop)
 
 
 def mean_std(images: ImageSet, square: Square) -> MeanStd:
-    """Return mean and standard deviation of a training split's channels, of values from 0 to 1.
+    """Return mean and standard deviation of each channel, for values from 0 to 1.
 
-    CIFAR, Tiny-ImageNet and ImageNet have :data:`KNOWN_MEAN_STD`; a long-tailed set has the numbers
-    of the full set. For other sets they are computed from the images' squares, of at most 1,000
-    evenly spaced images if these are decoded one by one.
+    CIFAR, Tiny-ImageNet and ImageNet have :data:`KNOWN_MEAN_STD`, and so have their long tails. For
+    other sets the squares are counted: of all images in memory, or of at most 1,000 evenly spaced
+    files.
     """
     known = images.name.replace("_", "-").removesuffix("-lt")
     if known in KNOWN_MEAN_STD:
@@ -272,7 +302,7 @@ def mean_std(images: ImageSet, square: Square) -> MeanStd:
         return cut_square(images.picture(row), square).histogram()
 
     counts = np.zeros(3 * 256, dtype=np.int64)  # of each channel's values
-    for histogram in _DECODERS.map(histogram_of, rows):
+    for histogram in DECODERS.map(histogram_of, rows):
         counts += histogram
     shares = counts.reshape(3, 256) / (len(rows) * square.image_size**2)
     values = np.arange(256, dtype=np.float32) / 255

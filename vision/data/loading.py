@@ -1,21 +1,27 @@
-"""Loading the splits of a data set: small images into memory, larger pictures as files."""
+"""Finding and loading a split: small images into memory, larger pictures as files."""
 
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, ParameterError
-from vision.data import SHAPES
+from dystress_text.io.paths import data_root
+from dystress_text.io.prepared_data import CLASSES, read_manifest, variant_of
+from vision.data import SET_NAMES, SHAPES
 from vision.data.decoding import decode, image_size, pixels_of
-from vision.data.images import DecodedImages, EncodedImages, ImageSet, NoAccuracyError
+from vision.data.folders import list_files, read_folder
+from vision.data.images import DECODERS, DecodedImages, EncodedImages, ImageSet, NoAccuracyError
+from vision.data.parquet_files import count_images, read_tables
 from vision.data.shapes import make_shapes
-from vision.data.sources import find_images
+from vision.data.subsets import RATIO, long_tail_indices, select_listed
 
 MEMORY = 4 * 2**30  # bytes; larger sets are not decoded into memory
 SMALL = 96  # images whose shorter side is at most this may be kept in memory
@@ -37,11 +43,11 @@ def load_images(
 ) -> ImageSet:
     """Load a split of a data set.
 
-    Images of one size, whose shorter side has up to 96 pixels, are loaded as they are and cropped
-    on the device. All others stay encoded: larger ones, those of several sizes, and images more
-    than twice as large as the encoder's input, as crops on the device have no filter against
-    aliasing. All random crops are taken from the whole picture; evaluation
-    sees the middle square, by :func:`~vision.data.decoding.cut_square`.
+    Images of one size whose shorter side has up to 96 pixels are decoded into memory and cropped on
+    the device. All others stay encoded: larger ones, those of several sizes, and images more than
+    twice as large as the encoder's input, since crops on the device have no filter against
+    aliasing. Random crops are taken from the whole picture; evaluation sees the middle square, by
+    :func:`~vision.data.decoding.cut_square`.
 
     Args:
         name_or_path: one of ``SET_NAMES``, as ``vision/prepare.py`` prepared it; ``shapes``,
@@ -64,7 +70,7 @@ def load_images(
         return make_shapes(split)
     encoded = find_images(name_or_path, split, data_dir, train_list)
     if skip_corrupt:
-        encoded = _without_corrupt(encoded, keep_count)
+        encoded = _drop_corrupt(encoded, keep_count)
     step = math.ceil(len(encoded) / _SAMPLE)
     sizes = {encoded.read(row, image_size) for row in range(0, len(encoded), step)}
     if len(sizes) > 1:
@@ -73,7 +79,7 @@ def load_images(
     encoded = replace(encoded, size=size)
     if min(size) > min(SMALL, 2 * input_size) or len(encoded) * 3 * math.prod(size) > MEMORY:
         return encoded
-    return _decoded(encoded, size)
+    return _decode_all(encoded, size)
 
 
 def load_test(
@@ -83,9 +89,9 @@ def load_test(
     skip_corrupt: bool = False,
     input_size: int = USUAL,
 ) -> ImageSet:
-    """Load the test split that belongs to training images, with the labels of those.
+    """Load the test split that belongs to training images, with their numbering of the classes.
 
-    Classes are matched by their names; a test split may lack some.
+    Classes are matched by name; a test split may lack some.
 
     Args:
         train: the training images.
@@ -109,12 +115,82 @@ def load_test(
             f"the test images of {train.name} have classes that the training images do not have, "
             f"such as {min(unknown)}"
         )
-    new_label = torch.tensor([train.classes.index(name) for name in test.classes])
-    labels = new_label[test.targets]
-    return replace(test, labels=labels, classes=train.classes)
+    label_in_training = torch.tensor([train.classes.index(name) for name in test.classes])
+    return replace(test, labels=label_in_training[test.labels], classes=train.classes)
 
 
-def _decoded(encoded: EncodedImages, size: tuple[int, int]) -> ImageSet:
+def find_images(
+    name_or_path: str, split: str, data_dir: str | None = None, train_list: str | None = None
+) -> EncodedImages:
+    """Find the images of a split, without decoding any.
+
+    Args:
+        name_or_path: a known set, or a folder of images or of parquet files.
+        split: ``train`` or ``test``.
+        data_dir: folder of prepared data.
+        train_list: file that chooses the training images.
+    """
+    if not name_or_path:  # of "" pathlib makes the working directory
+        raise ParameterError("dataset", "is empty; name a set or a folder")
+    root = data_root(data_dir)
+    known = name_or_path.replace("-", "_")
+    if known in SET_NAMES:
+        name = known
+        folder = root / name.removesuffix("_lt").replace("_", "-")
+        problem = (
+            f"{folder.name} has not been prepared ({folder} does not exist). Run python "
+            f"vision/prepare.py {folder.name}, or name a folder with your own images"
+        )
+    else:
+        folder = Path(name_or_path)
+        if not folder.is_dir():
+            folder = root / name_or_path
+        name = folder.resolve().name
+        sets = ", ".join(SET_NAMES)
+        problem = (
+            f"{name_or_path!r} is neither a folder nor a known data set; known are {sets}, shapes"
+        )
+    if not folder.is_dir():
+        raise ParameterError("dataset", problem)
+    images = _read_split(folder, split)
+    if len(images) == 0:
+        raise DataError("; ".join([f"{folder} has no images", *images.notes]))
+    images = replace(images, name=name, variant=variant_of(folder))
+    is_long_tail = known in SET_NAMES and known.endswith("_lt")
+    if split == "train" and train_list is not None:
+        images = select_listed(images, Path(train_list))
+    elif split == "train" and is_long_tail and images.labels is not None:
+        tail = images.subset(long_tail_indices(images.labels.numpy()))
+        images = tail.with_variant(f"long tail of ratio {RATIO}")
+    return replace(images, files_id=images.checksum())
+
+
+def _read_split(folder: Path, split: str) -> EncodedImages:
+    """Return a split of a folder, or of the folder that prepared data point to."""
+    manifest = read_manifest(folder)
+    if manifest is not None and manifest.folder is not None:
+        classes: list[str] = []
+        file = folder / CLASSES
+        if file.is_file():
+            classes = file.read_text("utf-8").split()
+        return read_folder(Path(manifest.folder), split, classes)
+    pictures, others = list_files(folder)
+    tables = [path for path in others if path.suffix == ".parquet"]
+    if not tables:
+        return read_folder(folder, split)
+    if pictures and sum(map(count_images, tables)) <= len(pictures):
+        images = read_folder(folder, split)
+        unread = tables
+    else:
+        images = read_tables(folder, tables, split)
+        unread = pictures
+    if not unread:
+        return images
+    reason = "of pictures and parquet files in one folder, those with more images are read"
+    return images.with_note(f"{len(unread):,} files are not read, such as {unread[0]}: {reason}")
+
+
+def _decode_all(encoded: EncodedImages, size: tuple[int, int]) -> ImageSet:
     """Return the set with its images in memory, or as it is if one has another size."""
     pixels = torch.empty(len(encoded), 3, *size, dtype=torch.uint8)
     for row in progress_bar(range(len(encoded)), desc=encoded.name, unit=" images"):
@@ -126,8 +202,43 @@ def _decoded(encoded: EncodedImages, size: tuple[int, int]) -> ImageSet:
     return DecodedImages(pixels=pixels, **shared)
 
 
-def _faults(images: EncodedImages) -> dict[int, str]:
-    """Return why pictures cannot be decoded, by row."""
+def _drop_corrupt(images: EncodedImages, keep_count: bool) -> EncodedImages:
+    """Return the set without its damaged pictures, or with others instead, if they are few."""
+    faults = _find_faults(images)
+    if not faults:
+        return images
+    count = len(images)
+    message = f"{len(faults):,} of {count:,} images of {images.name} are corrupt"
+    first = f"the first: {next(iter(faults.values()))}"
+    if len(faults) > max(CORRUPT_COUNT, CORRUPT_SHARE * count) or count - len(faults) < 2:
+        most = f"{CORRUPT_SHARE:.0%} or {CORRUPT_COUNT}, and not all but one"
+        raise DataError(f"{message}; skip_corrupt leaves out at most {most}; {first}")
+    intact = np.delete(np.arange(count), [*faults])
+    rows = intact
+    outcome = "left out"
+    if keep_count:
+        rows = _replace_rows(images, intact, [*faults])
+        outcome = "replaced"
+    kept = replace(images.subset(rows), corrupt=len(faults))
+    return kept.with_note(f"{message} and {outcome}; {first}")
+
+
+def _replace_rows(
+    images: EncodedImages, intact: NDArray[np.int64], damaged: Sequence[int]
+) -> NDArray[np.int64]:
+    """Return all rows, with the next intact one of its class in place of each damaged one."""
+    rows = np.arange(len(images))
+    labels = np.zeros(len(images)) if images.labels is None else images.labels.numpy()
+    for row in damaged:
+        alike = intact[labels[intact] == labels[row]]
+        if len(alike) == 0:
+            raise DataError(f"all images of a class of {images.name} are corrupt")
+        rows[row] = alike[np.searchsorted(alike, row) % len(alike)]  # after the last, the first
+    return rows
+
+
+def _find_faults(images: EncodedImages) -> dict[int, str]:
+    """Decode all pictures, and return by row why some cannot be decoded."""
 
     def fault_of(row: int) -> str | None:
         try:
@@ -138,44 +249,9 @@ def _faults(images: EncodedImages) -> dict[int, str]:
 
     faults = {}
     starts = range(0, len(images), _CHUNK)
-    with ThreadPoolExecutor() as pool:
-        for start in progress_bar(starts, desc="checking", unit=f" x {_CHUNK} images"):
-            rows = range(len(images))[start : start + _CHUNK]
-            for row, fault in zip(rows, pool.map(fault_of, rows), strict=True):
-                if fault is not None:
-                    faults[row] = fault
+    for start in progress_bar(starts, desc="checking", unit=f" x {_CHUNK} images"):
+        rows = range(start, min(start + _CHUNK, len(images)))
+        for row, fault in zip(rows, DECODERS.map(fault_of, rows), strict=True):
+            if fault is not None:
+                faults[row] = fault
     return faults
-
-
-def _without_corrupt(images: EncodedImages, keep_count: bool) -> EncodedImages:
-    """Return the set without its damaged pictures, or with others instead, if they are few."""
-    faults = _faults(images)
-    if not faults:
-        return images
-    count = len(images)
-    message = f"{len(faults):,} of {count:,} images of {images.name} are corrupt"
-    first = f"the first: {next(iter(faults.values()))}"
-    if len(faults) > max(CORRUPT_COUNT, CORRUPT_SHARE * count) or count - len(faults) < 2:
-        most = f"{CORRUPT_SHARE:.0%} or {CORRUPT_COUNT}, and not all but one"
-        raise DataError(f"{message}; skip_corrupt leaves out at most {most}; {first}")
-    rows = torch.tensor([row for row in range(count) if row not in faults])
-    what = "left out"
-    if keep_count:
-        rows = _replaced(images, rows)
-        what = "replaced"
-    intact = replace(images.subset(rows), corrupt=len(faults))
-    return intact.noting(f"{message} and {what}; {first}")
-
-
-def _replaced(images: EncodedImages, intact: Tensor) -> Tensor:
-    """Return the rows, with the next intact one of its class in place of each damaged one."""
-    rows = torch.arange(len(images))
-    labels = torch.zeros_like(rows) if images.labels is None else images.labels
-    for label in torch.unique(labels):
-        of_class = rows[labels == label]
-        alike = intact[labels[intact] == label]
-        if len(alike) == 0:
-            raise DataError(f"all images of a class of {images.name} are corrupt")
-        later = torch.searchsorted(alike, of_class) % len(alike)  # after the last, the first
-        rows[of_class] = alike[later]
-    return rows

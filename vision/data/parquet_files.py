@@ -1,4 +1,4 @@
-"""Parquet files of images in the hub's layout: which are a split's, and what they hold."""
+"""Parquet files of images in the hub's layout: those of a split, and their columns."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from glob import escape
 from pathlib import Path
 
@@ -19,43 +20,50 @@ import torch
 
 from dystress_text.errors import DataError, ParameterError, reason_of
 from dystress_text.io.paths import cache_root
-from vision.data.folders import SPLIT_NAMES, names_of_split, split_word
-from vision.data.image_files import ImageFiles
-from vision.data.images import EncodedImages
+from vision.data.images import EncodedImages, ImageFiles
+from vision.data.splits import choose_split, exact_splits, names_of_split, split_word
 
 _IMAGE_COLUMNS = ("img", "image")
 _LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")  # CIFAR-100 has coarse ones
 _NUMBER = re.compile(r"[-_. ]?(\d+)(?:-of-(\d+))?(?:-[0-9a-f]{16})?$")  # and the hub's hash
 
 
-def tables_of_split(tables: Sequence[Path], split: str) -> dict[str, list[Path]]:
-    """Return the parquet files of a split by its names in them, the preferred one first.
-
-    A set may have several test splits.
+def read_tables(root: Path, files: Sequence[Path], split: str) -> EncodedImages:
+    """Return the images of a split, without a name for the set.
 
     Args:
-        tables: all parquet files of a set.
+        root: folder of the set.
+        files: all its parquet files.
         split: ``train`` or ``test``.
 
     Raises:
-        DataError: numbered files are missing.
+        DataError: numbered files are missing, or a file cannot be used.
         ParameterError: the files are of several configurations.
     """
     by_name: dict[str, list[Path]] = defaultdict(list)
-    for path in tables:
+    for path in files:
         by_name[_split_of(path)].append(path)
-    # test-mini is another split than test, but the test split of a set without test
-    names = names_of_split(by_name, split) or names_of_split(by_name, split, split_word)
+
+    def names_of(split: str) -> list[str]:
+        # test-mini is another split than test, but the test split of a set without test
+        return names_of_split(exact_splits(by_name), split) or names_of_split(by_name, split)
+
+    names = names_of(split)
     for name in names:
         _check_complete(name, by_name[name])
-    return {name: by_name[name] for name in names}
+    unread = [by_name[name][0] for name in by_name if name not in names + names_of("test")]
+    read = cache(lambda name: read_parquet(by_name[name]))
+    name, notes = choose_split(
+        root, names, split, lambda name: read(name).labels is not None, unread
+    )
+    return replace(read(name), notes=notes)
 
 
 def _split_of(path: Path) -> str:
     """Return the split in a name such as ``train-00000-of-00005`` or ``train/0000``."""
     name = _NUMBER.sub("", path.stem)
     folder = path.parent.name
-    is_inside = not split_word(name) and folder.casefold() in SPLIT_NAMES
+    is_inside = not split_word(name) and exact_splits([folder])
     return folder if is_inside else name
 
 
@@ -63,42 +71,20 @@ def _check_complete(name: str, files: Sequence[Path]) -> None:
     """Reject a split whose files are of several configurations, or not all that there were."""
     folders = {path.parent.parent if path.parent.name == name else path.parent for path in files}
     if len(folders) > 1:  # configurations may share their images
-        reason = (
-            f"name one of the folders with parquet files: {', '.join(map(str, sorted(folders)))}"
-        )
-        raise ParameterError("dataset", reason)
-    matches = [_NUMBER.search(path.stem) for path in files]
-    numbers = sorted(int(match[1]) for match in matches if match)
-    totals = {int(match[2]) for match in matches if match and match[2]}
+        known = ", ".join(map(str, sorted(folders)))
+        raise ParameterError("dataset", f"name one of the folders with parquet files: {known}")
+    stems = [path.stem for path in files]
+    matches = [*filter(None, map(_NUMBER.search, stems))]
+    numbers = sorted(int(match[1]) for match in matches)
+    totals = {int(match[2]) for match in matches if match[2]}
     first = min(numbers, default=0)
-    if totals or any(path.stem.isdigit() for path in files):
+    if totals or any(map(str.isdigit, stems)):
         first = 0  # as the hub counts
     gaps = numbers and numbers != [*range(first, first + len(files))]
-    prefixes = {_NUMBER.sub("", path.stem) for path in files}
+    prefixes = {_NUMBER.sub("", stem) for stem in stems}
     if totals - {len(files)} or (len(prefixes) == 1 and gaps):
-        names = ", ".join(map(str, files))
-        raise DataError(f"not all files of one numbered set, or of several: {names}")
-
-
-def _links(files: Sequence[Path]) -> list[Path]:
-    """Return links to these files in the folder for their copy; changed files get another one.
-
-    A path may have signs that are patterns, variables or protocols for ``datasets``.
-    """
-    identity = []
-    for path in files:
-        stat = path.stat()  # st_ctime, since st_mtime can be set
-        identity.append((str(path.resolve()), stat.st_ino, stat.st_size, stat.st_ctime_ns))
-    digest = hashlib.sha256(repr(identity).encode()).hexdigest()
-    folder = cache_root() / "datasets" / digest[:32]
-    folder.mkdir(parents=True, exist_ok=True)
-    links = []
-    for number, path in enumerate(files):
-        link = folder / f"{number}.parquet"
-        with suppress(FileExistsError):
-            link.symlink_to(path.absolute())
-        links.append(link)
-    return links
+        listed = ", ".join(map(str, files))
+        raise DataError(f"not all files of one numbered set, or of several: {listed}")
 
 
 def read_parquet(files: Sequence[Path]) -> EncodedImages:
@@ -125,24 +111,24 @@ def read_parquet(files: Sequence[Path]) -> EncodedImages:
         image, label = columns_of(schema)
         if image is None:
             raise ValueError(f"no column of images ({' or '.join(_IMAGE_COLUMNS)})")
-        if label is None and _LABEL_COLUMNS[0] in schema.names:
-            raise ValueError(
-                f"labels are whole numbers, not {schema.field(_LABEL_COLUMNS[0]).type}"
-            )
+        if label is None and "label" in schema.names:
+            raise ValueError(f"labels are whole numbers, not {schema.field('label').type}")
         columns = [image] if label is None else [image, label]
-        links = _links(files)
+        links = _link_in_cache(files)
         patterns = [escape(str(link)) for link in links]
-        cache = str(links[0].parent)
-        stored = datasets.Dataset.from_parquet(patterns, columns=columns, cache_dir=cache)
-        contents = pc.struct_field(stored.data.table[image], "bytes")
+        stored = datasets.Dataset.from_parquet(
+            patterns, columns=columns, cache_dir=str(links[0].parent)
+        )
+        table = stored.data.table
+        contents = pc.struct_field(table[image], "bytes")
     except Exception as error:  # the libraries that read tables have many kinds
         reason = reason_of(error.__cause__ or error)
         raise DataError(f"{file} is damaged or has an unexpected layout: {reason}") from error
     if contents.null_count:
         raise DataError(f"{origin} has rows without an image")
-    rows = np.arange(len(contents))
-    images = EncodedImages(name="", files=ImageFiles(contents, rows, origin))
-    values = set() if label is None else {*stored.data.table[label].to_pylist()}
+    images = EncodedImages(name="", files=ImageFiles(contents, np.arange(len(contents)), origin))
+    labels = [] if label is None else table[label].to_pylist()
+    values = set(labels)
     if values <= {-1}:
         return images
     highest = max(values - {None}, default=-1)
@@ -151,12 +137,30 @@ def read_parquet(files: Sequence[Path]) -> EncodedImages:
     if strays:
         known = f"one of the classes 0 to {len(names) - 1}"
         raise DataError(f"{origin} has the label {strays.pop()}, which is not {known}")
-    labels = torch.tensor(stored.data.table[label].to_pylist())
-    return replace(images, labels=labels, classes=tuple(map(str, names)))
+    return replace(images, labels=torch.tensor(labels), classes=tuple(map(str, names)))
 
 
-def image_rows(file: Path) -> int:
-    """Return the rows of a parquet file with images; 0 if it has none or cannot be read."""
+def _link_in_cache(files: Sequence[Path]) -> list[Path]:
+    """Link to the files from the folder for their copy, which is another one once they change.
+
+    Their own paths may have signs that ``datasets`` takes for patterns, variables or protocols.
+    """
+    identity = []
+    for path in files:
+        stat = path.stat()  # st_ctime, since st_mtime can be set
+        identity.append((str(path.resolve()), stat.st_ino, stat.st_size, stat.st_ctime_ns))
+    digest = hashlib.sha256(repr(identity).encode()).hexdigest()
+    folder = cache_root() / "datasets" / digest[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    links = [folder / f"{number}.parquet" for number in range(len(files))]
+    for link, path in zip(links, files, strict=True):
+        with suppress(FileExistsError):
+            link.symlink_to(path.absolute())
+    return links
+
+
+def count_images(file: Path) -> int:
+    """Return the number of images in a parquet file; 0 if it cannot be read."""
     try:
         metadata = pq.read_metadata(file)
         image, _ = columns_of(metadata.schema.to_arrow_schema())

@@ -1,4 +1,4 @@
-"""Image sets: parquet files of the hub's layout, and ImageNet in a folder that the user has."""
+"""Prepare image sets: from parquet files in the hub's layout, or ImageNet from a folder."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from dystress_text.errors import DataError, reason_of
 from dystress_text.io.prepared_data import CLASSES, Manifest, read_manifest
 from dystress_text.preparation.data_sets import Request
 from dystress_text.preparation.prepare import files_of
+from vision.data.folders import read_folder
 from vision.data.image_sets import ImageData
 from vision.data.parquet_files import columns_of
-from vision.data.sources import read_folder
 
 _ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}
 
 
 def build(entry: ImageData, request: Request, staging: Path) -> Manifest:
-    """Check a set and copy it into a folder, or record where the user keeps it.
+    """Check a set, and copy it or record where the user keeps it; return its manifest.
 
     Args:
         entry: the set.
-        request: where its files come from.
-        staging: the folder.
+        request: the options, such as where its files come from.
+        staging: folder for the copy.
 
     Raises:
         DataError: the files are not those of the set, and the user names no variant.
@@ -71,7 +71,7 @@ def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Pat
 
 
 def _image_folder(entry: ImageData, request: Request) -> Manifest:
-    """Record where ``train/CLASS/*`` and ``val/CLASS/*`` of ImageNet lie, without copying them."""
+    """Record the folder with ``train/CLASS/*`` and ``val/CLASS/*`` of ImageNet."""
     source = request.source
     if source is None or not (source / "train").is_dir() or not (source / "val").is_dir():
         raise DataError(
@@ -91,7 +91,7 @@ def _image_folder(entry: ImageData, request: Request) -> Manifest:
 
 
 def _class_list(entry: ImageData, request: Request, staging: Path) -> Manifest:
-    """Prepare a subset of the prepared ImageNet: the names of its class folders, one a line."""
+    """Write the names of the selected class folders of the prepared ImageNet, one a line."""
     base = read_manifest(request.root / "imagenet1k")
     classes = request.classes
     if base is None or base.folder is None:
@@ -118,7 +118,7 @@ def _class_list(entry: ImageData, request: Request, staging: Path) -> Manifest:
 def _compare(
     entry: ImageData, request: Request, source: object, counts: dict[str, int], classes: int
 ) -> None:
-    """Refuse other numbers of images or classes than the set's, unless a variant is named."""
+    """Refuse other numbers of images or classes than published, unless a variant is named."""
     counted = f"{counts} images in {classes} classes"
     expected = f"{entry.counts} images in {entry.classes} classes"
     request.compare(entry.name, source, counted, expected)

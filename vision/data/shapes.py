@@ -1,9 +1,9 @@
 """A labelled image set drawn at run time: ten shapes and textures in varying colours, positions
 and sizes.
 
-Images of a class differ in what SimCLR's augmentation varies (colour, brightness, position, size,
-noise). The test split has other hues than the training split, and its figures lie farther from the
-middle. The features of an untrained network follow the colours, so that pre-training makes a
+Images of a class differ in what SimCLR's augmentation varies: colour, brightness, position, size,
+noise. Test images have other hues than training images, and their figures lie farther from the
+middle. Features of an untrained network follow the colours, so that pre-training makes a
 difference.
 """
 
@@ -28,13 +28,9 @@ NOISE = 0.04
 
 
 def make_shapes(split: str) -> DecodedImages:
-    """Draw the training or the test split, the same each time.
-
-    Args:
-        split: ``train`` or ``test``.
-    """
+    """Draw the ``train`` or the ``test`` split, the same each time."""
     generator = torch.Generator().manual_seed(int(split == "test"))
-    images = torch.cat([_draw(figure, split, PER_CLASS, generator) for figure in _FIGURES])
+    images = torch.cat([_draw(figure, split, generator) for figure in _FIGURES])
     labels = torch.arange(len(_FIGURES)).repeat_interleave(PER_CLASS)
     return DecodedImages(
         name=SHAPES,
@@ -44,11 +40,11 @@ def make_shapes(split: str) -> DecodedImages:
     )
 
 
-def _draw(figure: str, split: str, count: int, generator: torch.Generator) -> Tensor:
-    """Draw images of a figure, uint8 (count, 3, SIDE, SIDE)."""
+def _draw(figure: str, split: str, generator: torch.Generator) -> Tensor:
+    """Draw the images of a class, uint8 (PER_CLASS, 3, SIDE, SIDE)."""
 
     def uniform(low: float, high: float) -> Tensor:
-        return low + (high - low) * torch.rand(count, 1, 1, generator=generator)
+        return low + (high - low) * torch.rand(PER_CLASS, 1, 1, generator=generator)
 
     distance = uniform(*DISTANCES[split])
     direction = uniform(0, 2 * math.pi)
@@ -60,7 +56,7 @@ def _draw(figure: str, split: str, count: int, generator: torch.Generator) -> Te
     u = (x * tilt.cos() + y * tilt.sin()) / unit
     v = (y * tilt.cos() - x * tilt.sin()) / unit
     mask = (0.5 - _FIGURES[figure](u, v) * unit).clamp(0, 1)  # edges a pixel wide
-    mask = mask[:, None]  # (count, 1, SIDE, SIDE)
+    mask = mask[:, None]  # (PER_CLASS, 1, SIDE, SIDE)
 
     hue = uniform(*HUES[split])
     dark = uniform(0.15, 0.4)
@@ -97,8 +93,8 @@ def _cross(u: Tensor, v: Tensor) -> Tensor:
     return torch.maximum(torch.minimum(a, b) - 0.28, torch.maximum(a, b) - 0.95)
 
 
-# a figure maps coordinates, in units of its size, to the distance from its edge, which is negative
-# inside
+# a figure maps coordinates, in units of its size, to the signed distance from its edge: inside it
+# is negative
 _FIGURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "disc": lambda u, v: torch.hypot(u, v) - 0.9,
     "ring": lambda u, v: (torch.hypot(u, v) - 0.75).abs() - 0.22,

@@ -1,4 +1,4 @@
-"""Random views of an image set: small images are cropped on the device, pictures when decoded."""
+"""Random views of an image set, cropped on the device or, for encoded images, when decoded."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from vision.data.images import ImageSet
 class RandomViews:
     """Random views of the images of a set.
 
-    A picture is decoded once for all its views, and each is a crop of the whole picture at its own
-    resolution. The crops depend on the seed, the step and the image alone, so a resumed run sees
-    the same. What is drawn on the device, such as flips and colours, comes from torch's generator.
+    Encoded images are decoded once for all their views, each of which is a crop of the whole
+    picture at its own resolution. Their crops and flips depend only on the seed, the step and the
+    image, so that a resumed run sees the same. What is drawn on the device comes from torch's
+    generator.
     """
 
     images: ImageSet
@@ -33,18 +34,16 @@ class RandomViews:
 
     @property
     def kinds(self) -> tuple[tuple[CropAndFlip, int], ...]:
-        return (self.augment, self.count), *self.others  # in the order of the views
+        """Return each augmentation with its number of views, in the order of the views."""
+        return (self.augment, self.count), *self.others
 
     def load(self, rows: NDArray[np.int64], step: int) -> Batch:
-        """Return what :meth:`on_device` needs of the images at ``rows``, on the CPU.
-
-        Another step gives other crops.
-        """
-        kinds = ((augment.crop, count) for augment, count in self.kinds)
+        """Load the images at ``rows``, or crops of them that depend on the step, on the CPU."""
+        kinds = [(augment.crop, count) for augment, count in self.kinds]
         return self.images.to_crop(rows, kinds, (self.seed, step))
 
     def on_device(self, batch: Batch) -> list[Tensor]:
-        """Return the views of a batch from :meth:`load`: each (b, 3, size, size), normalised."""
+        """Augment a batch from :meth:`load`: return the views, each (b, 3, size, size)."""
         views: list[Tensor] = []
         for kind, (augment, count) in enumerate(self.kinds):
             if "images" in batch:
@@ -57,6 +56,6 @@ class RandomViews:
     def batches(
         self, batches: Iterable[Tensor], device: torch.device, step: int
     ) -> Iterator[list[Tensor]]:
-        """Yield the views on the device of batches of rows (b,), loaded ahead by a thread."""
+        """Yield the views of each batch of rows (b,), on the device; a thread loads ahead."""
         rows = (batch.numpy() for batch in batches)
         return map(self.on_device, prefetch(lambda rows: self.load(rows, step), rows, device))

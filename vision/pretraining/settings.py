@@ -12,8 +12,7 @@ from dystress_text.cli.presets import Program, StartSettings
 from dystress_text.errors import ParameterError
 from dystress_text.training.settings import TrainingSettings
 from vision.architectures import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
-from vision.data import SET_NAMES, SHAPES, STRONGEST_JITTER
-from vision.data.folders import absolute_paths, is_known
+from vision.data import SET_NAMES, SHAPES, STRONGEST_JITTER, absolute_paths, is_known
 from vision.pretraining.presets import OWN_PHOTOS, PRESETS
 
 if TYPE_CHECKING:

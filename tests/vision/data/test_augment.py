@@ -10,9 +10,12 @@ from PIL import Image, ImageEnhance, ImageFilter
 from scipy.stats import ks_2samp
 
 from vision.data import augment
+from vision.data.augment import CropAndFlip, SimclrAugment
 from vision.data.crops import Crops, RandomCrop, crop_resize_flip, draw_crops
 
 BILINEAR = Image.Resampling.BILINEAR
+PLAIN = ((0.0,) * 3, (1.0,) * 3)  # mean and deviation that change nothing
+DRAWN = 10_000
 
 
 @pytest.fixture(autouse=True)
@@ -39,19 +42,21 @@ def distance(ours, theirs):
     return np.abs(pixels - np.asarray(theirs, dtype=float)).max()
 
 
+def assert_alike(ours, theirs):
+    """Assert that two samples are of one distribution."""
+    assert ks_2samp(ours, theirs, method="asymp").pvalue > 1e-3
+
+
 # pixels against Pillow, which rounds to whole numbers, once an operation
 
 
 @pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize("box", [(0, 0, 32, 32), (3, 5, 20, 17), (31, 31, 1, 1)])
+@pytest.mark.parametrize("box", [(0, 0, 32, 32), (3, 5, 23, 22), (31, 31, 32, 32)])
 def test_crop_resize_and_flip(box, flip):
-    left, top, width, height = box
-    image = Image.fromarray(picture()).crop((left, top, left + width, top + height))
-    image = image.resize((32, 32), BILINEAR)
+    image = Image.fromarray(picture()).crop(box).resize((32, 32), BILINEAR)
     if flip:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    sides = [torch.tensor([float(side)]) for side in box]
-    crops = Crops(*sides, torch.tensor([flip]))
+    crops = Crops(torch.tensor([box]), torch.tensor([flip]))
     assert distance(crop_resize_flip(tensor(picture()), crops, 32), image) <= 1.01
 
 
@@ -82,11 +87,11 @@ def test_blur(sigma):
 # distributions
 
 
-def drawn_by_the_rule(count, height, width, low, high):
+def drawn_by_the_rule(height, width, low, high):
     """torchvision's RandomResizedCrop.get_params, as a loop: left, top, width, height."""
     chance = np.random.default_rng(1)
     boxes = []
-    while len(boxes) < count:
+    while len(boxes) < DRAWN:
         for _ in range(10):
             area = height * width * chance.uniform(low, high)
             aspect = math.exp(chance.uniform(-1, 1) * math.log(4 / 3))
@@ -105,21 +110,58 @@ def drawn_by_the_rule(count, height, width, low, high):
 
 
 @pytest.mark.parametrize(
-    ("height", "width", "low", "high"),
-    [(32, 32, 0.08, 1.0), (60, 200, 0.2, 1.0)],
+    ("height", "width", "low"), [(32, 32, 0.08), (60, 200, 0.2), (201, 60, 0.5), (4, 4, 0.01)]
 )
-def test_crops_follow_torchvisions_rule(height, width, low, high):
-    drawn = draw_crops(30_000, height, width, RandomCrop(16, low, high))
-    assert abs(drawn.flip.float().mean() - 0.5) < 0.015
-    ours = np.array(drawn.boxes()).T
-    assert (ours[:2] >= 0).all()
-    assert (ours[2:] <= [[width], [height]]).all()
-    ours[2:] -= ours[:2]  # width and height
-    theirs = drawn_by_the_rule(30_000, height, width, low, high)
+def test_crops_follow_torchvisions_rule(height, width, low):
+    drawn = draw_crops(DRAWN, height, width, RandomCrop(16, low))
+    assert abs(drawn.flip.float().mean() - 0.5) < 0.02
+    left, top, right, bottom = drawn.boxes.T.double().numpy()
+    ours = (left, top, right - left, bottom - top)
+    for mine, expected in zip(ours, drawn_by_the_rule(height, width, low, 1.0), strict=True):
+        assert_alike(mine, expected)
+    assert right.max() <= width
+    assert bottom.max() <= height
 
-    def measures(box):
-        left, top, w, h = box
-        return w * h / (height * width), np.log(w / h), left / width, top / height
 
-    for mine, expected in zip(measures(ours), measures(theirs), strict=True):
-        assert ks_2samp(mine, expected, method="asymp").pvalue > 1e-3
+def test_views_of_a_call_and_of_crops():
+    """The first views of all images come first, and each channel is normalised."""
+    crop_and_flip = CropAndFlip(RandomCrop(2, 1.0), (0.0, 0.5, 0.0), (1.0, 0.25, 2.0))
+    images = torch.tensor([0, 51, 255], dtype=torch.uint8).view(3, 1, 1, 1).expand(3, 3, 4, 6)
+    expected = torch.tensor([[0, -2, 0], [0.2, -1.2, 0.1], [1, 2, 0.5]]).repeat(2, 1)
+    crops = images[:, None, :, :2, :2].expand(3, 2, 3, 2, 2)
+    for views in (crop_and_flip(images, 2), crop_and_flip.of_crops(crops)):
+        assert views.shape == (6, 3, 2, 2)
+        for pixels in views.flatten(2).unbind(2):
+            torch.testing.assert_close(pixels, expected)
+
+
+@pytest.mark.parametrize(("jitter", "weakest"), [(1.0, 0.6), (0.5, 0.8)])
+def test_brightness_of_gray_views(jitter, weakest):
+    """Of gray images of one value the other operations change nothing."""
+    images = torch.full((DRAWN, 3, 1, 1), 102, dtype=torch.uint8)
+    views = SimclrAugment(RandomCrop(1), *PLAIN, jitter)(images)
+    chance = np.random.default_rng(1)
+    expected = np.where(chance.random(DRAWN) < 0.8, chance.uniform(weakest, 2 - weakest, DRAWN), 1)
+    assert_alike(views[:, 0].flatten() / 0.4, expected)
+    torch.testing.assert_close(views[:, 2], views[:, 0])
+
+
+def test_a_fifth_of_the_views_is_gray():
+    images = torch.tensor([200, 100, 50], dtype=torch.uint8).expand(DRAWN, 1, 1, 3)
+    views = SimclrAugment(RandomCrop(1), *PLAIN)(images.permute(0, 3, 1, 2)).flatten(1)
+    gray = views.max(1).values - views.min(1).values < 1e-5
+    assert abs(gray.float().mean() - 0.2) < 0.02
+    assert views[~gray].std(0).min() > 0.05  # colours differ
+
+
+@pytest.mark.parametrize(("side", "kernel"), [(16, 3), (50, 5)])
+def test_half_of_the_views_are_blurred(side, kernel):
+    """A white line becomes as wide as the kernel: a tenth of the side, odd, at least 3."""
+    images = torch.zeros(400, 3, side, side, dtype=torch.uint8)
+    images[:, :, :, side // 2] = 255
+    views = SimclrAugment(RandomCrop(side, 1.0), *PLAIN, 0.0, blur=True)(images)
+    widths = (views[:, 0, 0] > 1e-3).sum(1)
+    assert abs((widths > 1).float().mean() - 0.46) < 0.08  # sigmas below 0.27 show nothing
+    assert widths.max() == kernel
+    assert views[:, 0, 0].amax(1).min() < 0.45
+    assert SimclrAugment(RandomCrop(1), *PLAIN, blur=True)(images).isfinite().all()

@@ -1,140 +1,141 @@
-"""Image sets by name and path: images, labels, variants and long tails, and errors of one line."""
+"""Random crops of whole pictures, the square that evaluation sees, and the mean of the squares."""
 
-import hashlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
-from vision_cases import noise, write_folder, write_parquet
+from PIL import Image
+from vision_cases import noise
 
-from dystress_text.errors import DataError, ParameterError
-from dystress_text.io.prepared_data import Manifest, write_manifest
-from vision.data import loading
-from vision.data.decoding import decode
-from vision.data.images import KNOWN_MEAN_STD, DecodedImages, NoAccuracyError, mean_std
-from vision.data.loading import load_images, load_test
-from vision.data.long_tail import long_tail_counts, long_tail_indices
+from vision.data.augment import CropAndFlip
+from vision.data.crops import RandomCrop
+from vision.data.images import DecodedImages, EncodedImages, ImageFiles, mean_std, square_of
+from vision.data.loading import load_images
+from vision.data.views import RandomViews
 from vision.resnet import Square
 
-
-def grays(images):
-    return images.pixels[:, 0, 0, 0].tolist()
+PLAIN = ((0.0,) * 3, (1.0,) * 3)  # mean and deviation that change nothing
 
 
-@pytest.mark.parametrize(("train", "test"), [("train", "Test"), ("TRAIN", "validation")])
-def test_splits_of_class_folders(train, test, tmp_path):
-    squares = {f"{train}/b": [10, 20], f"{train}/a": [30], f"{test}/b": [40]}
-    write_folder(tmp_path, squares)
-    (tmp_path / train / "b" / "._0.png").write_bytes(b"a file browser's")
+def pictures_of(*files):
+    return EncodedImages(name="pictures", files=ImageFiles(files, np.arange(len(files))))
+
+
+def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
+    files = [tmp_path / f"{i}.png" for i in range(4)]
+    for i, file in enumerate(files):
+        noise(120 + 10 * i, 160, seed=i).save(file)
+    images = pictures_of(*files)
+
+    def crops(rows, step, seed=1):
+        views = RandomViews(images, CropAndFlip(RandomCrop(32), *PLAIN), 3, seed)
+        return views.load(np.array(rows), step)["crops0"]
+
+    whole = crops(range(4), 5)
+    assert whole.shape == (4, 3, 3, 32, 32)
+    assert torch.equal(crops([3, 0], 5), whole[[3, 0]])
+    for other in (crops(range(4), 6), crops(range(4), 5, seed=2)):
+        assert (other != whole).flatten(1).any(1).all()
+    assert (whole[:, 0] != whole[:, 1]).any()
+
+
+def test_views_of_several_kinds(tmp_path):
+    """Each kind by itself, the views of a kind one after the other."""
+    noise(200, 300).save(tmp_path / "0.png")
+    noise(200, 300, 1).save(tmp_path / "1.png")
+    large = CropAndFlip(RandomCrop(24), *PLAIN)
+    small = CropAndFlip(RandomCrop(16), (0.5,) * 3, (2.0,) * 3)
     images = load_images(str(tmp_path))
-    assert images.classes == ("a", "b")
-    assert grays(images) == [30, 10, 20]
-    assert images.labels.tolist() == [0, 1, 1]
-    assert grays(images.subset([2, 0])) == [20, 30]
-    assert load_test(images, str(tmp_path)).labels.tolist() == [1]
+    views = RandomViews(images, large, 2, others=((small, 3),))
+    loaded = views.load(np.arange(2), 0)
+    seen = views.on_device(loaded)
+    assert [view.shape[2] for view in seen] == [24, 24, 16, 16, 16]
+    assert torch.equal(seen[1], loaded["crops0"][:, 1] / 255)
+    torch.testing.assert_close(seen[4], (loaded["crops1"][:, 2] / 255 - 0.5) / 2)
+    (batch,) = views.batches([torch.arange(2)], torch.device("cpu"), 0)
+    assert all(map(torch.equal, batch, seen))
 
 
-def test_prepared_sets_and_their_long_tail(tmp_path):
-    """Ten classes of a hundred grays each, prepared as CIFAR-10."""
-    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
-    folder = tmp_path / "cifar10"
-    values = [k % 250 for k in range(1000)]
-    write_parquet(folder / "train-00000-of-00001.parquet", values, labels.tolist())
-    write_parquet(folder / "test-00000-of-00001.parquet", [1] * 10, list(range(10)))
-    write_manifest(folder, Manifest("cifar10", "here", "tiny copy"))
-    assert load_images("cifar10", data_dir=str(tmp_path)).title == "cifar10 (tiny copy)"
-    tail = load_images("cifar10-lt", data_dir=str(tmp_path))
-    assert tail.title == "cifar10_lt (tiny copy, long tail of ratio 0.01)"
-    assert torch.bincount(tail.labels).tolist() == [100, 59, 35, 21, 12, 7, 4, 2, 1, 1]
-    assert grays(tail) == [k % 250 for k in long_tail_indices(labels).tolist()]
-    assert mean_std(tail, Square(8, 1.0)) == KNOWN_MEAN_STD["cifar10"]
-    assert len(load_test(tail, "cifar10_lt", str(tmp_path))) == 10
+def test_crops_are_at_the_pictures_own_size(tmp_path):
+    """Of a photo next to small icons, which once set the size of both."""
+    for i in range(3):
+        noise(64, 64, i).save(tmp_path / f"icon{i}.png")
+    noise(600, 800).save(tmp_path / "photo.png")
+    images = load_images(str(tmp_path), input_size=224)
+    views = RandomViews(images, CropAndFlip(RandomCrop(224, 0.08, 0.1), *PLAIN))
+    for view in views.on_device(views.load(np.array([3]), 0)):
+        # crops of 200 x 200 pixels; those of icons are smooth
+        assert view.diff(dim=2).abs().mean() > 0.1
 
 
-def test_classes_of_the_test_split_are_matched_by_name(tmp_path):
-    write_parquet(tmp_path / "train-0.parquet", [1, 2, 3], [0, 1, 2], ["cat", "dog", "eel"])
-    train = load_images(str(tmp_path))
-    write_parquet(tmp_path / "test-0.parquet", [5, 6], [2, 1], ["eel", "dog", "cat"])
-    test = load_test(train, str(tmp_path))
-    assert test.labels.tolist() == [0, 1]
-    assert test.classes == train.classes
-    write_parquet(tmp_path / "test-0.parquet", [5, 6], [0, 3], ["eel", "dog", "cat", "fox"])
-    with pytest.raises(DataError, match="fox"):
-        load_test(train, str(tmp_path))
+def test_the_ends_of_long_pictures_are_seen(tmp_path):
+    strip = Image.new("RGB", (320, 40))
+    strip.paste((255, 0, 0), (0, 0, 20, 40))
+    strip.save(tmp_path / "0.png")
+    views = RandomViews(
+        pictures_of(*[tmp_path / "0.png"] * 40), CropAndFlip(RandomCrop(32), *PLAIN)
+    )
+    seen = torch.cat(views.on_device(views.load(np.arange(40), 0)))
+    assert (seen[:, 0] > 0.9).any()
+    assert (seen[:, 0, :, 0] > 0.9).any()
+    assert (seen[:, 0, :, -1] > 0.9).any()  # mirrored
 
 
-def test_val_is_the_test_split_if_test_has_no_labels(tmp_path):
-    write_parquet(tmp_path / "train-0.parquet", [1, 2, 3], [0, 0, 1])
-    write_parquet(tmp_path / "validation-0.parquet", [7, 6], [0, 1])
-    write_parquet(tmp_path / "test-0.parquet", [4, 5], [-1, -1])  # as the hub has it
-    train = load_images(str(tmp_path))
-    test = load_test(train, str(tmp_path))
-    assert grays(test) == [7, 6]
-    assert "validation" in " ".join(test.notes)
-    (tmp_path / "validation-0.parquet").unlink()
-    with pytest.raises(NoAccuracyError, match="test images"):
-        load_test(train, str(tmp_path))
+def test_crops_of_a_large_jpeg_are_nearly_those_of_the_picture(tmp_path):
+    picture = noise(30, 40).resize((2400, 1800), Image.Resampling.BICUBIC)
+    views = []
+    for name in ("large.jpg", "large.bmp"):
+        picture.save(tmp_path / name)
+        images = pictures_of(tmp_path / name)
+        (crops,) = images.to_crop(np.arange(1), [(RandomCrop(96, 0.2), 8)], (0, 0)).values()
+        views.append(crops.float())
+    assert 0 < (views[0] - views[1]).abs().mean() < 3
 
 
-def test_corrupt_images_stop_or_are_left_out(tmp_path):
-    write_folder(tmp_path, {"a": [1, 2, 3], "b": [4, 5]})
-    path = tmp_path / "a" / "1.png"
-    path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(DataError, match=r"1\.png.*skip_corrupt"):
-        load_images(str(tmp_path))
-    images = load_images(str(tmp_path), skip_corrupt=True)
-    assert images.corrupt == 1
-    assert "1.png" in " ".join(images.notes)
-    assert images.labels.tolist() == [0, 0, 1, 1]
-    assert grays(images) == [1, 3, 4, 5]
+@pytest.mark.parametrize(
+    ("widths", "side", "crop"),
+    [([48], 48, 1.0), ([48, 50], 48, 0.875), ([48], 32, 0.875), ([120], 120, 1.0)],
+)
+def test_images_of_the_inputs_size_enter_whole(widths, side, crop, tmp_path):
+    for width in widths:
+        noise(widths[0], width).save(tmp_path / f"{width}.png")
+    assert square_of(load_images(str(tmp_path), input_size=side), side) == Square(side, crop)
 
 
-def test_a_large_jpeg_is_checked_at_a_part_of_its_size(tmp_path, monkeypatch):
-    noise(1800, 2400).save(tmp_path / "0.jpg")
-    noise(1800, 2400).save(tmp_path / "1.jpg")
-    widths = []
-
-    def seen(*file, **options):
-        widths.append(decode(*file, **options).width)
-
-    monkeypatch.setattr(loading, "decode", seen)
-    load_images(str(tmp_path), skip_corrupt=True)
-    assert widths == [300, 300]
-
-
-def test_bad_folders_are_named(tmp_path):
-    write_folder(tmp_path / "empty", {"a": [1, 2], "b": []})
-    (tmp_path / "cut").mkdir()
-    (tmp_path / "cut" / "train-0.parquet").write_bytes(b"PAR1 nothing")
-    for name in ("empty", "cut"):
-        with pytest.raises(DataError, match=rf"^[^\n]*{name}[^\n]*$"):
-            load_images(str(tmp_path / name))
-    with pytest.raises(ParameterError, match=r"^dataset: [^\n]*$"):
-        load_images("cifar11")
+@pytest.mark.parametrize("count", [1, 8])
+def test_the_mean_is_that_of_the_squares(count, tmp_path):
+    pixels = np.stack([noise(100, 120, seed) for seed in range(count)])
+    pixels[..., 2] = 51
+    for i, values in enumerate(pixels):
+        Image.fromarray(values).save(tmp_path / f"{i}.png")
+    decoded = DecodedImages(name="", pixels=torch.from_numpy(pixels.transpose(0, 3, 1, 2)))
+    seen = pixels[:, :, 10:110] / 255
+    for images in (load_images(str(tmp_path), input_size=100), decoded):
+        mean, std = mean_std(images, Square(100, 1.0))
+        assert mean == pytest.approx(seen.mean((0, 1, 2)).tolist(), abs=1e-6)
+        assert std[:2] == pytest.approx(seen.std((0, 1, 2)).tolist()[:2], abs=1e-6)
+        assert std[2] == pytest.approx(1 / 255, abs=1e-5)  # at least
 
 
-def test_mean_and_std():
-    pixels = torch.randint(0, 256, (250, 3, 4, 4), dtype=torch.uint8)
-    pixels[:, 2] = 51
-    mean, std = mean_std(DecodedImages(name="mine", pixels=pixels), Square(4, 1.0))
-    values = pixels.double() / 255
-    deviations = values[:, :2].std((0, 2, 3), correction=0).tolist()
-    assert mean == pytest.approx(values.mean((0, 2, 3)).tolist(), abs=1e-6)
-    assert std == pytest.approx([*deviations, 1 / 255], abs=1e-5)
+PEAK = """
+import resource, sys
+from concurrent.futures import ThreadPoolExecutor
+from vision.data import images, loading
+
+images.DECODERS = ThreadPoolExecutor(4)  # whatever this machine has
+photos = loading.load_images(sys.argv[1], input_size=1024)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+images.mean_std(photos, images.square_of(photos, 1024))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
 
 
-@pytest.mark.parametrize(("n_max", "classes", "total"), [(5000, 10, 12_406), (500, 100, 10_847)])
-def test_totals_of_long_tails_are_the_papers(n_max, classes, total):
-    counts = long_tail_counts(n_max, classes)
-    assert counts[0] == n_max
-    assert counts[-1] == n_max // 100
-    assert sum(counts) == total
-
-
-def test_the_choice_of_a_long_tail_never_changes():
-    """It is integers and SHA-256, the same on every machine; the smallest class is n_max."""
-    indices = long_tail_indices((np.arange(50_000) % 10).astype(">u2"))
-    known = "80ff317560e7170425dac3f73b121b8d385a22b1342de4f279268a2133725c71"
-    assert hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest() == known
-    few = np.array([0] * 100 + [1] * 300)
-    assert np.bincount(few[long_tail_indices(few)]).tolist() == [100, 1]
+def test_the_mean_needs_little_memory(tmp_path):
+    """Of photos at 1,024 pixels, a hundred of which were once decoded together, in 3.7 GB."""
+    for i in range(30):
+        noise(15, 20, i).save(tmp_path / f"{i}.png")
+    command = [sys.executable, "-c", PEAK, str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    assert int(done.stdout) < 200_000  # KiB

@@ -2,76 +2,71 @@
 
 import os
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from vision_cases import write_folder, write_parquet
+from vision_cases import grays, write_folder, write_parquet
 
 from dystress_text.errors import DataError, ParameterError
+from vision.data.images import EncodedImages
 from vision.data.loading import load_images
+from vision.resnet import Square
 
 
-def grays(images):
-    return images.pixels[:, 0, 0, 0].tolist()
-
-
-def write(root, *names):
-    for gray, name in enumerate(names):
+def write(root, names):
+    """Write a file under each name, the first one with the gray 0."""
+    for gray, name in enumerate(names.split()):
         write_parquet(root / f"{name}.parquet", [gray, gray], [0, 1])
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("names", "error", "named"),
     [
-        ("train-00000-of-00005", "train-00002-of-00005"),
-        ("default/train/0000", "default/train/0002"),
-        ("train-00000-of-00001", "train-00000-of-00002", "train-00001-of-00002"),
-        ("train-00000-of-00001", "train-00000-of-00001-0123456789abcdef"),
-        ("train", "train-00000-of-00001"),
-        ("train_1", "train_3"),
-        ("default/train/0001",),
+        ("train-00000-of-00005 train-00002-of-00005", DataError, "00005"),
+        ("default/train/0000 default/train/0002", DataError, "0002"),
+        ("train-0-of-1 train-0-of-2 train-1-of-2", DataError, "train-0-of-1"),
+        ("train-0-of-1 train-0-of-1-0123456789abcdef", DataError, "cdef"),
+        ("train train-0-of-1", DataError, "train"),
+        ("train_1 train_3", DataError, "train_3"),
+        ("default/train/0001", DataError, "0001"),
+        ("train-clean-0 train-noisy-0", DataError, "train-noisy"),
+        ("default/train/0000 small/train/0000", ParameterError, "default.*small"),
     ],
 )
-def test_an_incomplete_set_is_refused(names, tmp_path):
-    write(tmp_path, *names)
-    with pytest.raises(DataError, match=r"0000|train"):
+def test_incomplete_and_unclear_sets_are_refused(names, error, named, tmp_path):
+    write(tmp_path, names)
+    with pytest.raises(error, match=named):
         load_images(str(tmp_path))
 
 
 @pytest.mark.parametrize(
     "names",
     [
-        ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"),
-        ("default/train/0000", "default/train/0001", "default/test/0000"),
-        ("train-00000-of-00002-0123456789abcdef", "train-00001-of-00002-fedcba9876543210", "test"),
-        ("TRAIN_1", "TRAIN_2", "Test"),
-        ("train-part-0", "train-part-1", "validation"),
-        ("training-0", "training-1", "dev"),
-        ("own-train-0", "own-train-1", "own-test"),
-        ("train/a7", "train/b3", "test/c5"),
+        "train-00000-of-00002 train-00001-of-00002 test-00000-of-00001",
+        "default/train/0000 default/train/0001 default/test/0000",
+        "train-0-of-2-0123456789abcdef train-1-of-2-fedcba9876543210 test",
+        "TRAIN_1 TRAIN_2 Test",
+        "train-part-0 train-part-1 validation",
+        "training-0 training-1 dev",
+        "own-train-0 own-train-1 own-test",
+        "train/a7 train/b3 test/c5",
     ],
 )
-@pytest.mark.parametrize("other", ["testmini-00000-of-00001", "test-mini-0", "trains", "extra-0"])
-def test_layouts(names, other, tmp_path):
-    write(tmp_path, *names, other)
-    assert grays(load_images(str(tmp_path))) == [0, 0, 1, 1]
-    assert grays(load_images(str(tmp_path), "test")) == [2, 2]
+def test_layouts(names, tmp_path):
+    write(tmp_path, f"{names} testmini-0 test-mini-0 trains-0 extra-0")
+    train = load_images(str(tmp_path))
+    test = load_images(str(tmp_path), "test")
+    assert grays(train) == [0, 0, 1, 1]
+    assert grays(test) == [2, 2]
+    notes = " ".join(train.notes + test.notes)
+    for name in ("testmini", "test-mini", "trains", "extra"):
+        assert name in notes
 
 
-def test_two_training_splits_are_refused(tmp_path):
-    write(tmp_path, "train-clean-0", "train-noisy-0")
-    with pytest.raises(DataError, match="train-noisy"):
-        load_images(str(tmp_path))
-
-
-def test_one_of_several_configurations_is_to_be_named(tmp_path):
-    write(tmp_path, "default/train/0000", "small/train/0000")
-    with pytest.raises(ParameterError, match=r"default.*small"):
-        load_images(str(tmp_path))
-    assert len(load_images(str(tmp_path / "small"))) == 2
-
-
-@pytest.mark.parametrize("label", ["labels", "fine_label", "class", "target"])
-@pytest.mark.parametrize("image", ["image", "img"])
+@pytest.mark.parametrize(
+    ("image", "label"),
+    [("image", "labels"), ("img", "fine_label"), ("image", "class"), ("image", "target")],
+)
 def test_columns_of_other_names(image, label, tmp_path):
     file = tmp_path / "train-0.parquet"
     write_parquet(file, [1, 2, 3], [0, 1, 1])
@@ -90,13 +85,44 @@ def test_only_texts_called_label_are_refused(tmp_path):
     assert load_images(str(tmp_path)).labels is None
 
 
+@pytest.mark.parametrize(
+    ("labels", "names", "named"),
+    [([0, 3], ["cat", "dog"], "label 3"), ([0, None], None, "label None"), ([-1, 0], None, "-1")],
+)
+def test_labels_that_are_no_classes_are_refused(labels, names, named, tmp_path):
+    write_parquet(tmp_path / "train-0.parquet", [1, 2], labels, names)
+    with pytest.raises(DataError, match=named):
+        load_images(str(tmp_path))
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    write(tmp_path, "train-0 train-1")
+    (tmp_path / "train-1.parquet").write_bytes(b"PAR1 nothing")
+    with pytest.raises(DataError, match=r"^[^\n]*train-1[^\n]*$"):
+        load_images(str(tmp_path))
+
+
 def test_tables_are_read_next_to_a_few_pictures(tmp_path):
     """Such as the hub's repository of a set, with a figure of its page."""
-    write(tmp_path, "data/train-00000-of-00002", "data/train-00001-of-00002")
+    write(tmp_path, "data/train-00000-of-00002 data/train-00001-of-00002")
     write_folder(tmp_path, {"assets": [9]})
     images = load_images(str(tmp_path))
     assert grays(images) == [0, 0, 1, 1]
     assert "assets" in " ".join(images.notes)
+
+
+def test_a_part_of_large_pictures(tmp_path):
+    for k in range(3):
+        file = tmp_path / f"train-0000{k}-of-00003.parquet"
+        values = [50 * k + i for i in range(4)]
+        write_parquet(file, values, [0, 1, 1, 0], ["tick", "tock"], side=100)
+    pictures = load_images(str(tmp_path))
+    assert isinstance(pictures, EncodedImages)
+    assert pictures.classes == ("tick", "tock")
+    part = pictures.subset([11, 5, 0]).subset([1, 2])
+    assert part.labels.tolist() == [1, 0]
+    assert part.squares(np.array([1, 0]), Square(16, 0.875))[:, 0, 0, 0].tolist() == [0, 51]
+    assert part.files.name(0).endswith("row 5")
 
 
 @pytest.mark.parametrize("folder", ["a*b[1]", "my::set", "price $HOME", "~"])

@@ -16,7 +16,7 @@ from vision_cases import prepare
 
 from dystress_text.errors import DataError
 from dystress_text.preparation.data_sets import Request
-from vision.data.sources import find_images
+from vision.data.loading import find_images
 
 README = (Path(__file__).resolve().parents[3] / "data" / "README.md").read_text()
 WNIDS = ("n01440764", "n01443537", "n15075141")
