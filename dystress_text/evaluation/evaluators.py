@@ -47,7 +47,7 @@ from dystress_text.evaluation.statistics import EACH
 from dystress_text.evaluation.sts import score_vectors, spearman, subset_figures
 from dystress_text.evaluation.text_encoder import TextEncoder
 from dystress_text.io.words import WordReader, reader_for
-from dystress_text.models.embedder import encode, in_evaluation_mode
+from dystress_text.models.encoding import encode, in_evaluation_mode
 from dystress_text.training.run_record import Metric
 
 Encoder = TextEncoder | LexicalBaseline

@@ -30,7 +30,7 @@ from dystress_text.export.card import CARD, HERE, write_card
 from dystress_text.export.graph import graph_vectors, write_graph
 from dystress_text.export.results import add_results
 from dystress_text.io.atomic import atomic_folder, write_json, write_text
-from dystress_text.models.embedder import encode, prompt_of, tokenize
+from dystress_text.models.encoding import encode, prompt_of, tokenize
 from dystress_text.models.loading import (
     MODULES,
     load_encoder,

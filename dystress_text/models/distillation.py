@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
-from dystress_text.models.embedder import Role, encode
+from dystress_text.models.encoding import Role, encode
 from dystress_text.models.hybrid import count_tokens, text_words
 from dystress_text.models.hybrid_module import DistilledPart, unit
 

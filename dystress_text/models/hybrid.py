@@ -17,7 +17,7 @@ from sentence_transformers.sentence_transformer.modules import Router
 
 from dystress_text.errors import ParameterError, naming
 from dystress_text.io.words import RUN, WORD, WordReader
-from dystress_text.models.embedder import prompt_of
+from dystress_text.models.encoding import prompt_of
 from dystress_text.models.hybrid_module import (
     DOCUMENT,
     BagReader,

@@ -20,7 +20,7 @@ from sentence_transformers.sentence_transformer.modules import (
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from dystress_text.models.embedder import encode
+from dystress_text.models.encoding import encode
 from dystress_text.models.loading import prompts_of, transformer_of
 
 FIRST = ("cls", "cls_before_pooler")

@@ -16,8 +16,9 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.models.embedder import Embedder, can_pack, check_views, encode
+from dystress_text.models.encoding import can_pack, encode
 from dystress_text.models.loading import load_encoder, position_limit, save_model
+from dystress_text.models.model_with_heads import ModelWithHeads, check_views
 from dystress_text.models.poolers import (
     AVERAGED,
     FIRST,
@@ -95,7 +96,7 @@ def test_one_pass_equals_a_model_for_each_pooler(family):
 def test_all_trainable_parameters_get_a_gradient(family):
     """DistributedDataParallel needs each trainable parameter in the graph."""
     model = build_model(family, "cls")
-    embedder = Embedder(model, random_head()).train()
+    embedder = ModelWithHeads(model, random_head()).train()
     batch = packed_batch(model, make_sentences(4))
     embedder(*batch, packed=can_pack(model)).square().sum().backward()
     for name, parameter in embedder.named_parameters():
@@ -114,7 +115,7 @@ def test_dropout_by_option(family, tmp_path):
     for rate in (0.2, 0.0):
         module = load_encoder(str(tmp_path), rate).module
         modules = [module, *pooling_modules("avg", module)]
-        embedder = Embedder(SentenceTransformer(modules=modules, device="cpu"))
+        embedder = ModelWithHeads(SentenceTransformer(modules=modules, device="cpu"))
         if rate > 0:
             check_views(embedder)
             continue

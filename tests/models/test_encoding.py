@@ -17,8 +17,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch.nn.functional import normalize
 
-from dystress_text.models import embedder
-from dystress_text.models.embedder import can_pack, encode
+from dystress_text.models import encoding
+from dystress_text.models.encoding import can_pack, encode
 from dystress_text.models.poolers import POOLERS, pooling_modules
 
 SENTENCES = [*TEXTS, *make_sentences(30, seed=3), "", " ", TEXTS[0], "the [PAD] cat"]
@@ -211,8 +211,8 @@ def test_compiled_parts_are_encoded_in_evaluation_mode():
 @pytest.mark.parametrize("kind", ["bert", "static"])
 def test_batch_size_does_not_change_embeddings(kind, monkeypatch):
     model = build(kind)
-    monkeypatch.setattr(embedder, "TEXTS_AT_ONCE", 7)
-    monkeypatch.setattr(embedder, "TOKENS_ON_CPU", 25)
+    monkeypatch.setattr(encoding, "TEXTS_AT_ONCE", 7)
+    monkeypatch.setattr(encoding, "TOKENS_ON_CPU", 25)
     same(encode(model, SENTENCES), model.encode(SENTENCES))
 
 

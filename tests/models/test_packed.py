@@ -5,7 +5,7 @@ import torch
 from conftest import make_sentences, set_dropout
 from model_cases import build_model, packed_batch
 
-from dystress_text.models.embedder import Embedder
+from dystress_text.models.model_with_heads import ModelWithHeads
 from dystress_text.models.packed import dropout
 from dystress_text.models.poolers import POOLERS
 
@@ -29,7 +29,7 @@ def embed(embedder, batch, packed):
 @pytest.mark.parametrize("pooler", POOLERS)
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_embeddings_and_gradients_equal_transformers(family, pooler):
-    embedder = Embedder(build_model(family, pooler)).double().train()
+    embedder = ModelWithHeads(build_model(family, pooler)).double().train()
     set_dropout(embedder, 0.0)
     batch = make_batch(embedder.model)
     plain, expected = embed(embedder, batch, packed=False)
@@ -45,7 +45,7 @@ def test_embeddings_and_gradients_equal_transformers(family, pooler):
 @pytest.mark.parametrize(("family", "pooler"), [("bert", "cls"), ("roberta", "avg")])
 def test_dropout_sites_equal_transformers(family, pooler):
     """Compare the spread of 2,000 views with one dropout on at a time."""
-    embedder = Embedder(build_model(family, pooler)).train()
+    embedder = ModelWithHeads(build_model(family, pooler)).train()
     transformer = embedder.model[0].model
     ids, (length, _), _ = make_batch(embedder.model, 2)
     longest = int(length) + 2  # two tokens of padding, which attention must not see
@@ -71,7 +71,7 @@ def test_dropout_sites_equal_transformers(family, pooler):
 
 
 def test_bf16_error_is_that_of_transformers():
-    embedder = Embedder(build_model("bert", "avg")).train()
+    embedder = ModelWithHeads(build_model("bert", "avg")).train()
     set_dropout(embedder, 0.0)
     batch = make_batch(embedder.model, 40)
     with torch.no_grad():

@@ -12,9 +12,10 @@ from transformers import AutoModel, AutoTokenizer
 from dystress_text.errors import UserError
 from dystress_text.finetuning.initial_model import check_saving, load_initial_model
 from dystress_text.finetuning.settings import TextSettings
-from dystress_text.models.embedder import Embedder, encode
+from dystress_text.models.encoding import encode
 from dystress_text.models.hybrid import new_hybrid
 from dystress_text.models.loading import load_sentence_transformer, save_model
+from dystress_text.models.model_with_heads import ModelWithHeads
 from dystress_text.programs.export import main as export
 
 NAMES_OF_5_4 = {
@@ -44,7 +45,7 @@ def read(folder):
     [("bert", "cls"), ("roberta", "avg_top2"), ("modernbert", "avg"), ("llama", "last")],
 )
 def test_saved_model_equals_encode(family, pooler, tmp_path):
-    embedder = Embedder(build_model(family, pooler), random_head())
+    embedder = ModelWithHeads(build_model(family, pooler), random_head())
     before = torch.get_rng_state()
     save_model(embedder.model, tmp_path)
     assert torch.equal(before, torch.get_rng_state())

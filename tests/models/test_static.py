@@ -16,8 +16,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import dystress_text as dt
 from dystress_text.finetuning.corpus import load_corpus
 from dystress_text.finetuning.texts import plain_text
-from dystress_text.models.embedder import Embedder, encode
+from dystress_text.models.encoding import encode
 from dystress_text.models.loading import save_model
+from dystress_text.models.model_with_heads import ModelWithHeads
 from dystress_text.models.static import (
     UNKNOWN,
     embedded_tokenizer,
@@ -80,7 +81,7 @@ def test_unknown_vector_stays_next_to_zero():
     ids = [tokenizer_of(model).encode(text).ids for text in texts]
     assert unknown in ids[0]
     lengths = torch.tensor([len(of_text) for of_text in ids])
-    embedder = Embedder(model)
+    embedder = ModelWithHeads(model)
     optimizer = torch.optim.AdamW(embedder.parameters(), 0.1, weight_decay=0.1)
     for _ in range(2):
         optimizer.zero_grad()

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from dystress_text.models.loading import load_encoder
 from dystress_text.models.poolers import pooling_modules
-from dystress_text.models.reading import TextReader
 from dystress_text.models.static import embedded_tokenizer, new_static, table_of
+from dystress_text.models.text_reader import TextReader
 
 POSITIONS = 40  # of the encoders in conftest
 TEXTS = [*make_sentences(7), "cat", " ".join(["cat"] * 100)]  # the last one is beyond the positions
