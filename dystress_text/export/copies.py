@@ -80,7 +80,7 @@ def export(
     """
     check_names("to", [to], LAYOUTS)
     if to == "onnx":
-        require("onnx", "--to onnx")
+        require("onnx", "`to` onnx")
     if output is None:
         output = Path(f"{model.absolute()}-{to}")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
