@@ -113,7 +113,6 @@ def embeddings_by_pooler(
     config = transformer_of(module).config
     before = config.output_hidden_states
     modules = [module, _Poolers(poolers, module)]
-    config.output_hidden_states = True
     every = SentenceTransformer(modules=modules, device=str(model.device), **prompts_of(model))
     embeddings = encode(every, texts).cpu()  # (texts, poolers * dim)
     config.output_hidden_states = before

@@ -37,6 +37,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dystress_text.errors import ParameterError
 from dystress_text.io.paths import EMBEDDED, EMBEDDED_MODEL
+from dystress_text.models.hybrid_module import DOCUMENT
 
 STATIC = "static"  # stands for a new static model where a model is named
 PIECES = 4096  # size of a learned vocabulary
@@ -50,9 +51,8 @@ _WORD = Regex(r"[\p{L}\p{M}\p{N}\u200c\u200d]{1,16}|[^\s\p{L}\p{M}\p{N}\p{Cc}\p{
 # other texts it changes the vector by 1e-5, also for readers that skip it, such as model2vec.
 UNKNOWN = 2e-5
 _SPREAD = 0.1  # standard deviation of a new row whose idf is the mean
-# The token of the document row, between invisible separators that no keyboard types, so that a text
-# with "[DOC]" does not contain it.
-DOCUMENT = "\u2063[DOC]\u2063"
+# The token of the document row; it has invisible separators, so a text with "[DOC]" lacks it.
+_DOCUMENT_TOKEN = DOCUMENT.rstrip()
 PIVOT = 0.25  # p of the document row
 _RARE = 0.01  # of the texts; tokens that are rarer get little more weight
 
@@ -67,13 +67,13 @@ def new_static(tokenizer: Tokenizer, dim: int, normalize: bool) -> SentenceTrans
     """
     tokenizer = without_special_tokens(tokenizer)
     tokenizer.no_truncation()  # a call of transformers may have set it
-    tokenizer.add_special_tokens([AddedToken(DOCUMENT, normalized=False)])
+    tokenizer.add_special_tokens([AddedToken(_DOCUMENT_TOKEN, normalized=False)])
     rows = 1 + max(tokenizer.get_vocab().values())
     embedding = StaticEmbedding(tokenizer, embedding_weights=torch.zeros(rows, dim))
     modules: list[nn.Module] = [embedding]
     if normalize:
         modules.append(Normalize())
-    prompts = {"query": "", "document": f"{DOCUMENT} "}
+    prompts = {"query": "", "document": DOCUMENT}
     model = SentenceTransformer(
         modules=modules, device="cpu", prompts=prompts, similarity_fn_name="cosine"
     )
@@ -166,7 +166,7 @@ def initialize_by_idf(
 
 def document_id(model: SentenceTransformer) -> int | None:
     """Return the index of a static model's document row, or None if it has none."""
-    return tokenizer_of(model).token_to_id(DOCUMENT)
+    return tokenizer_of(model).token_to_id(_DOCUMENT_TOKEN)
 
 
 @torch.no_grad()
