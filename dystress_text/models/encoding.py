@@ -134,12 +134,12 @@ def in_evaluation_mode(model: M) -> M:
                 vars(copied)[name] = MethodType(value.__func__, copied)
             elif isinstance(value, partial) and module in value.args:  # as accelerate's hooks do
                 vars(copied)[name] = partial(value.func, copied, *value.args[1:])
-        copied.training = False
         copies[module] = copied
     for copied in copies.values():
         for name, part in copied._modules.items():
             compiled = getattr(part, "_orig_mod", part)  # a compiled module would call the original
             copied._modules[name] = copies.get(compiled)
+        copied.training = False  # in a compiled module it sets that of its part, now a copy
     return cast(M, copies[model])
 
 
