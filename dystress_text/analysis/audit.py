@@ -101,7 +101,7 @@ def audit(
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util import batch_to_device
 
-    from dystress_text.models.embedder import in_evaluation_mode
+    from dystress_text.models.encoding import in_evaluation_mode
     from dystress_text.models.loading import readable
 
     texts = [sentences] if isinstance(sentences, str | None) else list(sentences)

@@ -44,7 +44,7 @@ from dystress_text.evaluation.text_sets import (
     checksum_of,
     read_scored_pairs,
 )
-from dystress_text.models.embedder import in_evaluation_mode
+from dystress_text.models.encoding import in_evaluation_mode
 from dystress_text.training.run_record import Metric
 
 AVERAGE = "avg"  # the set of the mean over sets of scored pairs

@@ -25,7 +25,7 @@ from dystress_text.evaluation.sts import score_vectors, spearman, subset_figures
 from dystress_text.evaluation.text_encoder import Encoder, TextEncoder
 from dystress_text.evaluation.text_sets import Labelled, StsPairs, checksum_of
 from dystress_text.io.words import WordReader, reader_for
-from dystress_text.models.embedder import encode
+from dystress_text.models.encoding import encode
 from dystress_text.training.run_record import Metric
 
 

@@ -22,7 +22,7 @@ from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.ranking import ranked, with_bm25
 from dystress_text.evaluation.sts import pair_similarities
 from dystress_text.io.paths import model_path
-from dystress_text.models.embedder import Role, encode
+from dystress_text.models.encoding import Role, encode
 from dystress_text.models.hybrid import dense_columns
 from dystress_text.models.loading import (
     PretrainedEncoder,

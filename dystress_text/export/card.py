@@ -1,7 +1,4 @@
-"""Write the model card: the model, its training, its results, and code that loads it.
-
-``card.md`` is the template. This module fills in what depends on the run.
-"""
+"""Write the model card from its template, ``card.md``, and the record of a run."""
 
 from __future__ import annotations
 
@@ -51,8 +48,7 @@ def write_card(
 
     Args:
         folder: the folder of the model.
-        record: the record of its run. The card leaves out what the record lacks, so it may be
-            empty.
+        record: the record of its run, or of none: what it lacks is left out.
         model: the loaded model.
         layout: the layout of the folder, ``native``, ``hf`` or ``onnx``.
         at: the folder or hub name in the card's code.
@@ -103,7 +99,7 @@ def write_card(
 
 
 def describe_base(name_or_path: str) -> BaseModel:
-    """Describe the encoder that training started from, by its name without a local path."""
+    """Describe the encoder that training started from, by its folder's name or hub name."""
     if name_or_path == STATIC:
         return BaseModel()
     folder = Path(name_or_path)
@@ -119,10 +115,10 @@ def describe_base(name_or_path: str) -> BaseModel:
 
 
 def plain_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a Markdown table; characters with a meaning in Markdown are escaped."""
+    """Return a Markdown table whose cells are escaped."""
     lines = [head, ["---"] * len(head)]
     for row in rows:
-        lines.append([_plain(cell) for cell in row])
+        lines.append([_plain(value) for value in row])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -160,7 +156,7 @@ def _metadata(
 
 
 def _data(record: RunRecord) -> tuple[str | None, str]:
-    """Return a description of the training text, and one of its licence."""
+    """Describe the training text, if the record has it, and its licence."""
     if "train_file" not in record.settings:
         return None, _OWN_DATA
     files = record.train_files
@@ -180,11 +176,11 @@ def _data(record: RunRecord) -> tuple[str | None, str]:
 
 
 def _results(record: RunRecord) -> str | None:
-    """Return a row for each metric: before and after training, and of the lexical baseline."""
+    """Return a table of metrics by model: before and after training, and the lexical baseline."""
     if not record.trained:
         return None
-    figures = record.compared
+    models = record.compared
     rows = []
     for metric in record.trained:
-        rows.append([metric, *(cell(each.get(metric)) for each in figures.values())])
-    return plain_table(["", *figures], rows)
+        rows.append([metric, *(cell(figures.get(metric)) for figures in models.values())])
+    return plain_table(["", *models], rows)

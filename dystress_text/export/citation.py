@@ -1,4 +1,4 @@
-"""Cite the paper and the sources of all parts of a loss."""
+"""What a card cites: the paper, and the sources of the views and of each part of the loss."""
 
 import re
 
@@ -25,14 +25,14 @@ Saumik Bhattacharya and Umapada Pal},
 
 
 def credits_of(record: RunRecord) -> list[str]:
-    """Return the ``source`` of each part of a run's loss."""
+    """Return the sources of a run's views and of the parts of its loss, each once."""
     settings = record.settings
-    found = [SIMCSE] if settings else []
+    sources = [SIMCSE] if settings else []
     if settings.get("supervised"):
         if settings.get("model_name_or_path") == STATIC:
-            found = [_PAIRS]
+            sources = [_PAIRS]
     elif settings.get("views") == "crop":
-        found = [_CROPS]
+        sources = [_CROPS]
     kinds = (PARTS.get(name) for name in re.findall(r"\w+(?=\()", record.loss))
-    found += [kind.source for kind in kinds if kind is not None and kind.source]
-    return list(dict.fromkeys(found))
+    sources += [kind.source for kind in kinds if kind is not None and kind.source]
+    return list(dict.fromkeys(sources))

@@ -1,4 +1,4 @@
-"""Copy a trained model to layouts that other tools load, and upload it."""
+"""Copy a trained model to a layout that other software loads, and upload the copy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dystress_text.export.card import CARD, HERE, write_card
 from dystress_text.export.graph import graph_vectors, write_graph
 from dystress_text.export.results import add_results
 from dystress_text.io.atomic import atomic_folder, write_json, write_text
-from dystress_text.models.embedder import encode, prompt_of, tokenize
+from dystress_text.models.encoding import encode, prompt_of, tokenize
 from dystress_text.models.loading import (
     MODULES,
     load_encoder,
@@ -49,7 +49,7 @@ from dystress_text.training.run_record import RunRecord
 LAYOUTS = ("native", "hf", "onnx")
 TOLERANCE = 1e-4
 
-# texts on which a copy is checked: from one token to more than the longest input
+# texts on which a copy is checked, from no token to more than any encoder reads
 PROBES = (
     "Yes.",
     "A man plays a guitar.",
@@ -64,23 +64,23 @@ PROBES = (
 def export(
     model: Path, to: str, output: Path | None = None, repository: str | None = None
 ) -> tuple[Path, float]:
-    """Copy the folder of a model to a layout. The copy is checked, and removed if it is incomplete.
+    """Copy a model to another layout, and check that the copy gives the same embeddings.
 
-    A failed upload removes the copy too, so that the same call can be repeated.
+    After any failure, also of the upload, there is no copy, so the same call can be repeated.
 
     Args:
         model: the folder of a trained model.
         to: a layout in :data:`LAYOUTS`.
-        output: an empty or new folder; by default a sibling of the model's folder.
+        output: an empty or new folder; None for the model's folder with ``-`` and ``to`` appended.
         repository: the hub repository to upload to, which the card then names.
 
     Returns:
-        The folder of the copy, and the largest difference between its embeddings and those of the
-        model.
+        The folder of the copy, and the largest difference between entries of its embeddings and the
+        model's.
     """
     check_names("to", [to], LAYOUTS)
     if to == "onnx":
-        require("onnx", "--to onnx")
+        require("onnx", "`to` onnx")
     if output is None:
         output = Path(f"{model.absolute()}-{to}")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -105,12 +105,12 @@ def export(
 def _write_checked(
     model: Path, trained: SentenceTransformer, folder: Path, to: str, at: str
 ) -> float:
-    """Write a copy with its card; return the largest difference between the embeddings."""
-    probes: Sequence[str] = PROBES
+    """Write a copy with its card and check it; return the largest difference in its embeddings."""
+    probes = list(PROBES)
     if not is_static(trained):  # a transformer has no embedding for a text without tokens
         probes = [text for text in PROBES if tokenize(trained, [text])[1] != [0]]
-    # (probes, dim), before a layout changes the model
-    expected = trained.encode(list(probes), convert_to_tensor=True)
+    # (probes, dim); computed first, as writing a layout changes the model
+    expected = trained.encode(probes, convert_to_tensor=True)
     if to == "native":
         save_model(trained, folder)
     elif to == "hf":
@@ -118,8 +118,8 @@ def _write_checked(
     else:
         _write_onnx(trained, folder)
     _write_card_of_copy(model, trained, folder, to, at)
-    found = _read_back(folder, to, trained, probes)
-    difference = float((found - expected).abs().max())
+    embeddings = _read_back(folder, to, trained, probes)
+    difference = float((embeddings - expected).abs().max())
     if not difference <= TOLERANCE:  # a NaN is refused too
         raise ParameterError(
             "to", f"the {to} copy's vectors differ by {difference:.2g}; nothing was written"
@@ -142,7 +142,7 @@ def _write_card_of_copy(
 
 
 def _write_hf(model: SentenceTransformer, folder: Path) -> None:
-    """Write the encoder, with the model's head as its pooler."""
+    """Write the encoder as transformers saves it, with the model's head as its pooler."""
     heads = [module for module in model if isinstance(module, Dense)]
     if not isinstance(model[0], Transformer) or not heads:
         reason = "hf is for encoders with a head; AutoModel loads the folder of others as it is"
@@ -158,10 +158,10 @@ def _write_hf(model: SentenceTransformer, folder: Path) -> None:
 
 
 def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
-    """Write the ONNX graph in place of the weights.
+    """Write the ONNX graph and the files that its readers need.
 
-    For a transformer, the other files are those that sentence-transformers' ONNX backend reads.
-    That backend does not support static models, whose copy is the graph and the tokenizer.
+    With a transformer, sentence-transformers' ONNX backend can read them. It does not support
+    static models, whose copy is the graph and the tokenizer.
     """
     first = model[0]
     if isinstance(first, StaticEmbedding):
@@ -169,9 +169,14 @@ def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
     elif isinstance(first, Transformer):
         if not all(getattr(module, "include_prompt", True) for module in model):
             raise ParameterError("to", "onnx cannot leave a prompt out of pooling; native can")
-        pooling = Pooling(model.get_embedding_dimension() or 0)  # of the graph's states
-        like = {**prompts_of(model), "similarity_fn_name": model.similarity_fn_name}
-        save_model(SentenceTransformer(modules=[first, pooling], device="cpu", **like), folder)
+        pooling = Pooling(model.get_embedding_dimension() or 0)  # the graph's states are embeddings
+        read_by_backend = SentenceTransformer(
+            modules=[first, pooling],
+            device="cpu",
+            similarity_fn_name=model.similarity_fn_name,
+            **prompts_of(model),
+        )
+        save_model(read_by_backend, folder)
         write_tokenizer(first.tokenizer, folder)
         for weights in folder.glob("*.safetensors*"):
             weights.unlink()
@@ -181,12 +186,12 @@ def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
 
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the files of a tokenizer so that transformers 4 and other libraries can read them.
+    """Write a tokenizer for transformers 4, tokenizers and fastembed.
 
-    tokenizer.json contains truncation and padding. fastembed needs the list of special tokens,
-    which transformers 5 no longer writes.
+    ``tokenizer.json`` includes truncation and padding. Only fastembed needs
+    ``special_tokens_map.json``, which transformers 5 no longer writes.
     """
-    tokenizer(["a text"], padding=True, truncation=True)  # the files keep both
+    tokenizer(["a text"], padding=True, truncation=True)  # sets what tokenizer.json then includes
     tokenizer.save_pretrained(folder)
     use_old_names(folder)
     write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
@@ -195,10 +200,10 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 def _read_back(
     folder: Path, layout: str, model: SentenceTransformer, texts: Sequence[str]
 ) -> Tensor:
-    """Load a copy as its users do; return its embeddings of texts, (n, dim) or (ways, n, dim)."""
+    """Load a copy as its users do; return its embeddings, (n, dim), for ONNX (ways, n, dim)."""
     if layout == "native":
         return load_sentence_transformer(str(folder)).encode(list(texts), convert_to_tensor=True)
-    prompt = prompt_of(model) or ""  # which the caller of a copy has to prepend
+    prompt = prompt_of(model) or ""  # users of these layouts prepend it themselves
     texts = [prompt + text for text in texts]
     if layout == "onnx":
         return graph_vectors(folder, texts)
@@ -209,7 +214,10 @@ def _read_back(
 
 
 def check_push(repository: str) -> None:
-    """Check the repository's name and the token before a model is made; nothing is created."""
+    """Check, before training or export, that the token may write to a hub repository.
+
+    Nothing is created.
+    """
     with _hub_errors("Nothing was done"):
         validate_repo_id(repository)
         user = HfApi().whoami()
@@ -222,7 +230,7 @@ def check_push(repository: str) -> None:
 
 
 def _push(folder: Path, repository: str, model: Path) -> None:
-    """Upload the copy of a model; create the repository if it is missing."""
+    """Upload the copy of ``model``; create the repository if it is missing."""
     with _hub_errors(f"The model is in {str(model)!r}; dystress export uploads it too"):
         api = HfApi()
         api.create_repo(repository, exist_ok=True)
@@ -233,9 +241,10 @@ def _push(folder: Path, repository: str, model: Path) -> None:
 
 
 @contextmanager
-def _hub_errors(left: str) -> Iterator[None]:
+def _hub_errors(state: str) -> Iterator[None]:
+    """Turn errors into one of ``push_to_hub`` without the token; ``state`` says what is left."""
     try:
         yield
-    except Exception as error:  # the network, the hub and the library raise different ones
+    except Exception as error:  # the network, the hub and the library raise errors of many types
         reason = reason_of(error).rstrip(".").replace(get_token() or "\0", "<token>")
-        raise ParameterError("push_to_hub", f"{reason}. {left}") from error
+        raise ParameterError("push_to_hub", f"{reason}. {state}") from error

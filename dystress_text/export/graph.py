@@ -18,22 +18,22 @@ from torch import Tensor, nn
 
 from dystress_text.errors import ParameterError
 
-FILE = "onnx/model.onnx"  # where clients of the hub look for it
-_POOLING = "1_Pooling"  # sentence-transformers' folder for a second module that pools
-_OPSET = 18  # torch's exporter writes this version without conversion
+FILE = "onnx/model.onnx"  # the hub's clients expect it there
+_POOLING = "1_Pooling"  # sentence-transformers' folder of a second module that pools
+_OPSET = 18  # torch's exporter needs no conversion for this version
 _INPUTS = ["input_ids", "attention_mask"]
 _OUTPUTS = ["last_hidden_state", "sentence_embedding"]
 
 
 class _Graph(nn.Module):
-    """A model as a function of tensors."""
+    """A model as a function from tensors to tensors."""
 
     def __init__(self, model: SentenceTransformer) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the embeddings as (n, dim) and as the state of every token, (n, length, dim)."""
+        """Return the embeddings as states of all tokens, (n, length, dim), and once, (n, dim)."""
         features: dict[str, Any] = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -52,14 +52,14 @@ class _Graph(nn.Module):
 
 
 def write_graph(model: SentenceTransformer, folder: Path) -> None:
-    """Write the graph, whose inputs are token ids and a mask, (n, length) each; token types are 0.
+    """Write a model as ``onnx/model.onnx`` in ``folder``.
 
-    One output repeats the embedding for every token, so clients that pool token states get it with
-    any pooling.
+    The graph's inputs are token ids and a mask, (n, length) each. Its outputs are embeddings,
+    (n, dim), and the same repeated for each token, from which any pooling gives them back.
 
     Args:
-        model: a model whose first module is a transformer or a static table.
-        folder: the folder of the copy; the graph is written to ``onnx/model.onnx`` in it.
+        model: a model whose first module is a ``Transformer`` or a ``StaticEmbedding``.
+        folder: the folder of the copy.
     """
     ids = torch.ones(2, 7, dtype=torch.long)
     mask = torch.ones_like(ids)
@@ -67,7 +67,7 @@ def write_graph(model: SentenceTransformer, folder: Path) -> None:
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # it warns that torchvision is missing
+        # the exporter warns that torchvision is missing
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         program: Any = torch.onnx.export(
             _Graph(model).eval(),
@@ -79,17 +79,17 @@ def write_graph(model: SentenceTransformer, folder: Path) -> None:
             opset_version=_OPSET,
             verbose=False,
         )
-    for node in program.model.graph.all_nodes():  # which name paths of this machine
-        node.metadata_props.clear()
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.clear()  # they contain paths of this machine
     (folder / FILE).parent.mkdir()
     program.save(str(folder / FILE))  # weights above 2 GB go to a second file
 
 
 def graph_vectors(folder: Path, texts: Sequence[str]) -> Tensor:
-    """Return a copy's embeddings of texts in each way its users compute them, (ways, n, dim).
+    """Return a copy's embeddings of texts in each way that its users get them, (ways, n, dim).
 
-    The ways are the embedding that the graph returns and, for sentence-transformers, its states
-    after pooling.
+    These are the graph's embeddings and, if sentence-transformers reads the copy, its states after
+    pooling.
     """
     import onnxruntime
 
@@ -97,14 +97,14 @@ def graph_vectors(folder: Path, texts: Sequence[str]) -> Tensor:
     batch = tokenizer(list(texts), padding=True, truncation=True, return_tensors="np")
     inputs = {name: batch[name].astype("int64") for name in _INPUTS}
     file = folder / "tokenizer.json"
-    if file.is_file():  # readers without transformers have nothing else
-        alone = Tokenizer.from_file(str(file)).encode_batch(list(texts))
-        if [each.ids for each in alone] != inputs["input_ids"].tolist():
+    if file.is_file():  # software without transformers reads it alone
+        encodings = Tokenizer.from_file(str(file)).encode_batch(list(texts))
+        if [encoding.ids for encoding in encodings] != inputs["input_ids"].tolist():
             raise ParameterError("to", f"{file.name} alone gives other tokens than transformers")
     session = onnxruntime.InferenceSession(str(folder / FILE), providers=["CPUExecutionProvider"])
-    states, *found = map(torch.from_numpy, session.run(_OUTPUTS, inputs))
+    states, *embeddings = map(torch.from_numpy, session.run(_OUTPUTS, inputs))
     if (folder / _POOLING).is_dir():
         features = {"token_embeddings": states, "attention_mask": torch.tensor(inputs[_INPUTS[1]])}
         pooled = Pooling.load(str(folder), subfolder=_POOLING)(features)
-        found.append(pooled["sentence_embedding"])
-    return torch.stack(found)
+        embeddings.append(pooled["sentence_embedding"])
+    return torch.stack(embeddings)

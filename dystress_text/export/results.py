@@ -1,4 +1,4 @@
-"""Write results into the metadata of a card, as ``model-index``, which the hub shows."""
+"""Write results into a card's metadata as ``model-index``, which the hub displays."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dystress_text.evaluation.text_sets import slug_of
 from dystress_text.export.card import CARD
 from dystress_text.io.atomic import write_text
 
-_SOURCE = "dystress-text"  # marks our entries: this package measured them
-# the hub requires an address; this one lists the models with our tag
+_SOURCE = "dystress-text"  # the source of the entries that this package writes
+# the hub requires an address; this page lists models with our tag
 _ADDRESS = f"https://huggingface.co/models?other={_SOURCE}"
-# sets of the same pairs; MTEB's SICK-R has all 9,927 pairs of SICK, SentEval's its 4,927 test pairs
+# MTEB's sets with the same pairs; not SICK-R, which has 9,927 pairs there and 4,927 in SentEval
 _MTEB = {f"STS{year}": f"STS{year}" for year in range(12, 17)} | {"STS-B": "STSBenchmark"}
-_TASK_TYPES = {  # the hub's names, in the order of the card
+_TASK_TYPES = {  # kinds of results in the order of the card, and the hub's names for them
     "sts": "STS",
     "transfer": "text-classification",
     "pairs": "STS",
@@ -28,10 +28,10 @@ _TASK_TYPES = {  # the hub's names, in the order of the card
 
 
 def renew_results(folder: Path) -> str | None:
-    """Update the results on a folder's card after an evaluation; return a line that says so.
+    """Put a folder's results on its card; return a line for the user.
 
-    Returns:
-        None if there is no card, if another program wrote it, or if there are no results.
+    Without results or a card, or if another program wrote the card, nothing changes and the result
+    is None.
     """
     file = folder / CARD
     results = results_in(folder)
@@ -42,14 +42,14 @@ def renew_results(folder: Path) -> str | None:
 
 
 def add_results(file: Path, results: Sequence[Result]) -> None:
-    """Replace this package's results on a card; results of others stay.
+    """Replace this package's results on a card; those from other sources stay.
 
     Args:
         file: the card.
-        results: results of a model, oldest first. The card shows the newest ones of the weights
-            that were evaluated last, with the model's own pooling and mode.
+        results: the results of a model, oldest first. The card shows the newest of each task for
+            the weights that were evaluated last, with the model's own pooling, in mode ``test``.
     """
-    results = _of_model(results)
+    results = _shown(results)
     if not results:
         return
     ours: list[EvalResult] = []
@@ -68,8 +68,8 @@ def add_results(file: Path, results: Sequence[Result]) -> None:
         raise UserError(f"{file}: its head cannot take the results: {reason_of(error)}") from error
 
 
-def _of_model(results: Sequence[Result]) -> list[Result]:
-    """Return the newest results of the weights evaluated last, with the model's own settings."""
+def _shown(results: Sequence[Result]) -> list[Result]:
+    """Return the results that a card shows, in its order."""
     if not results:
         return []
     last = results[-1]
@@ -81,7 +81,7 @@ def _of_model(results: Sequence[Result]) -> list[Result]:
 
 
 def _entries(result: Result) -> list[EvalResult]:
-    """Return the hub's entries for a result, one for each metric."""
+    """Return an entry of ``model-index`` for each metric of a result."""
     name, dataset = _data_set(result)
     entries = []
     for metric, figure in result.figures.items():

@@ -38,8 +38,8 @@ from dystress_text.io.atomic import atomic_folder, sha256_of, write_json
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.paths import cache_error, cache_root
 from dystress_text.io.text_lines import CorpusReport
-from dystress_text.models.reading import TextReader
 from dystress_text.models.static import unknown_token
+from dystress_text.models.text_reader import TextReader
 from dystress_text.training.batches import Batch
 
 FORMAT = 18  # version of the cache; raise it when the files or the reading of a text change

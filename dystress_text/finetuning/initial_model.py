@@ -27,7 +27,7 @@ from dystress_text.finetuning.texts import TrainingText, training_text
 from dystress_text.io.paths import model_path
 from dystress_text.io.words import reader_for
 from dystress_text.models.distillation import distill
-from dystress_text.models.embedder import Embedder, check_views, in_evaluation_mode, tokenize
+from dystress_text.models.encoding import in_evaluation_mode, tokenize
 from dystress_text.models.hybrid import (
     describe_parts,
     lexical_part,
@@ -46,6 +46,7 @@ from dystress_text.models.loading import (
     transformer_of,
 )
 from dystress_text.models.masked_lm import load_lm_head
+from dystress_text.models.model_with_heads import ModelWithHeads, check_views
 from dystress_text.models.poolers import (
     FIRST,
     LAST,
@@ -54,7 +55,6 @@ from dystress_text.models.poolers import (
     pooler_of,
     pooling_modules,
 )
-from dystress_text.models.reading import TextReader
 from dystress_text.models.static import (
     STATIC,
     TEXTS_READ,
@@ -68,6 +68,7 @@ from dystress_text.models.static import (
     set_unknown,
     table_of,
 )
+from dystress_text.models.text_reader import TextReader
 
 # origin of a head's weights
 NEW_HEAD = "new"
@@ -91,7 +92,7 @@ class TextModel:
             (:mod:`dystress_text.models.static`).
     """
 
-    embedder: Embedder
+    embedder: ModelWithHeads
     model: SentenceTransformer
     untrained: SentenceTransformer
     pooler: str | None
@@ -259,11 +260,11 @@ def _assemble(
 
 def _checked_embedder(
     name: str, model: SentenceTransformer, head: Dense | None, settings: TextSettings
-) -> Embedder:
+) -> ModelWithHeads:
     """Return the module that is trained; reject options that do not fit it."""
     transformer = transformer_of(cast(Transformer, model[0]))
     lm_head = load_lm_head(name, transformer) if settings.do_mlm else None
-    embedder = Embedder(model, head, lm_head)
+    embedder = ModelWithHeads(model, head, lm_head)
     limit = model.max_seq_length
     if limit is not None and settings.max_seq_length > limit:
         reason = f"this encoder reads at most {limit} tokens, got {settings.max_seq_length}"
@@ -334,7 +335,7 @@ def _static(
         saved = new_hybrid(model, dense=dense, distilled=distilled, lexical=lexical)
         hybrid = cast(HybridEmbedding, saved[0])
         notes += [f"vector: {describe_parts(hybrid)}", f"lexical part: {reader.title}"]
-    return TextModel(Embedder(model), saved, saved, "avg", notes, document_row=has_row)
+    return TextModel(ModelWithHeads(model), saved, saved, "avg", notes, document_row=has_row)
 
 
 def distill_text(

@@ -23,7 +23,7 @@ from dystress_text.finetuning.settings import FineTuningSettings
 from dystress_text.finetuning.training_data import TrainingData
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.io.words import reader_for
-from dystress_text.models.embedder import encode
+from dystress_text.models.encoding import encode
 from dystress_text.models.hybrid import dense_columns, hybrid_part
 from dystress_text.models.poolers import (
     FIRST,

@@ -19,8 +19,9 @@ from dystress_text.finetuning.corpus import Corpus
 from dystress_text.finetuning.initial_model import TextModel
 from dystress_text.losses.geometry import tolerance
 from dystress_text.losses.objectives import ContrastiveLoss
-from dystress_text.models.embedder import Embedder, encode
+from dystress_text.models.encoding import encode
 from dystress_text.models.masked_lm import TokenMasking
+from dystress_text.models.model_with_heads import ModelWithHeads
 from dystress_text.models.static import set_document_row
 from dystress_text.training.batches import Batch, Embeddings
 
@@ -51,7 +52,7 @@ class TextTask:
     mlm_weight: float = 0.1
 
     @property
-    def model(self) -> Embedder:
+    def model(self) -> ModelWithHeads:
         return self.text_model.embedder
 
     @property

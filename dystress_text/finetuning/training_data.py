@@ -19,8 +19,8 @@ from dystress_text.finetuning.crops import Crops
 from dystress_text.finetuning.initial_model import TextModel
 from dystress_text.finetuning.settings import FineTuningSettings
 from dystress_text.finetuning.texts import TrainingText
-from dystress_text.models.reading import TextReader
 from dystress_text.models.static import STATIC, initialize_by_idf, set_document_row, table_of
+from dystress_text.models.text_reader import TextReader
 from dystress_text.training.batches import count_steps
 from dystress_text.training.settings import TrainingSettings
 

@@ -1,10 +1,11 @@
-"""A hybrid model: vectors that consist of the weighted vectors of several parts.
+"""A hybrid model, whose vectors consist of the vectors of several parts.
 
-A vector is the concatenation of sqrt(weight) x the unit vector of each part, so the cosine of two
-texts is the weighted mean of the cosines of the parts. ``encode_document`` marks texts as
-documents, which makes short ones less similar to a query. This file is saved with such a model and
-needs nothing but sentence-transformers (5.4 or newer), which loads it if asked to trust the
-folder's code. ``dystress train --hybrid`` or ``--distill`` of dystress-text wrote both.
+A vector concatenates sqrt(weight) x unit vector of each part, so the cosine of two texts is the
+weighted mean of the cosines of the parts. ``encode_document`` marks a text as a document, which
+makes a short one less similar to queries.
+
+dystress-text writes this file into the folder of a hybrid model. It needs only
+sentence-transformers (5.4 or newer), which runs it with ``trust_remote_code=True``.
 """
 
 from __future__ import annotations
@@ -26,29 +27,29 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import load_dir_path
 from torch import Tensor, nn
 
-DOCUMENT = "\u2063[DOC]\u2063 "  # starts the prompt of documents; no part reads it as text
+DOCUMENT = "\u2063[DOC]\u2063 "  # the prompt of documents starts with it; no part reads it as text
 SETTINGS = "hybrid.json"
-LETTERS = 5  # the beginning of a word
-PLACES = 4  # numbers of a lexical vector that a token changes
+LETTERS = 5  # an unknown word is looked up by its first letters
+PLACES = 4  # a token adds to so many entries of a lexical vector
 
 _ROWS = "distilled.safetensors"
 _SOURCE = ("token", "cache_folder", "revision", "local_files_only")
-_OF_DENSE = ("model_kwargs", "processor_kwargs", "config_kwargs", "backend")
+_OF_MODELS = ("model_kwargs", "processor_kwargs", "config_kwargs", "backend")
 
 LoadModel = Callable[[str], SentenceTransformer]
 
 
 class BagReader:
-    """Reads texts as bags of tokens, with the weights (1 + ln tf) idf.
+    """Turns texts into bags of tokens, with the weights (1 + ln tf) idf.
 
-    An unknown word is read as the most frequent token with the same beginning.
+    An unknown word counts as the most frequent token of the words with the same first letters.
 
     Args:
-        words: the indices of the tokens of each word; a stop word has none.
+        words: the indices of each word's tokens; a stop word has none.
         idf: the inverse document frequency of each token.
         word: a regular expression for words in lower case.
-        unspaced: a regular expression for runs of scripts without spaces, whose words are bigrams
-            of characters.
+        unspaced: a regular expression for runs of a script without spaces, whose words are
+            character bigrams.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class BagReader:
         self._by_letters = {word[:LETTERS]: [token] for token, word in known}  # the most frequent
 
     def bag(self, text: str) -> dict[int, float]:
-        """Return the weight of each token in a text."""
+        """Map the index of each token in a text to its weight."""
         counts: Counter[int] = Counter()
         for word in words_of(text, *self._patterns):
             tokens = self._words.get(word)
@@ -74,11 +75,10 @@ class BagReader:
         return {token: (1 + math.log(tf)) * self._idf[token] for token, tf in counts.items()}
 
     def features(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Return tokens and weights, (tokens,) each, text after text, and the offsets of the texts.
+        """Return ``tokens`` and ``weights``, (tokens,) each, and the texts' ``offsets``, (n + 1,).
 
-        The offsets, (n + 1,), begin with 0. As no tensor has a row for each text, losses of
-        sentence-transformers that concatenate or split batches cannot split these silently: they
-        leave them whole or raise an error.
+        No tensor has one row for each text, so losses of sentence-transformers that split batches
+        leave these whole or raise an error.
         """
         bags = [self.bag(text) for text in texts]
         tokens = [token for bag in bags for token in bag]
@@ -92,7 +92,7 @@ class BagReader:
 
 
 def words_of(text: str, word: str, unspaced: str) -> list[str]:
-    """Return the words of a text; arguments as of :class:`BagReader`."""
+    """Return the words of a text; ``word`` and ``unspaced`` are those of :class:`BagReader`."""
     text = unicodedata.normalize("NFC", text).lower()
     words = re.findall(word, text)
     for run in re.findall(unspaced, text):
@@ -101,7 +101,7 @@ def words_of(text: str, word: str, unspaced: str) -> list[str]:
 
 
 class DistilledPart(nn.Module):
-    """The sum of the word vectors of a text, with the weights (1 + ln tf) idf.
+    """The sum of a text's word vectors, with the weights (1 + ln tf) idf.
 
     Args:
         reader: reads the words.
@@ -122,7 +122,7 @@ class DistilledPart(nn.Module):
         return self.reader.features(inputs)
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Return ``sentence_embedding``, (n, dim); 0 without a known word."""
+        """Return ``sentence_embedding``, (n, dim), which is 0 for a text without a known word."""
         sums = F.embedding_bag(
             features["tokens"],
             self.rows,
@@ -135,30 +135,33 @@ class DistilledPart(nn.Module):
 
 
 class LexicalPart(nn.Module):
-    """TF-IDF vectors, hashed to few dimensions.
+    """TF-IDF vectors hashed to ``dim`` entries, which are not trained.
 
-    Each token adds to four of them, with signs from its hash. This part is not trained. The last
-    number is ``document`` for documents, else 0.
+    Each token adds to four entries, with signs from its hash. The last entry marks documents.
 
     Args:
         reader: reads the tokens.
         tokens: the names of the tokens, which are hashed.
         dim: the dimension of the vectors, at least 2.
-        document: the last number of a document's vector.
+        document: the last entry of a document's vector; that of other texts is 0.
     """
 
     hashes: Tensor  # (tokens, 4)
 
     def __init__(self, reader: BagReader, tokens: Sequence[str], dim: int, document: float) -> None:
         super().__init__()
-        own = {"tokens": tokens, "dim": dim, "document": document}
-        self.settings: dict[str, Any] = {"reader": reader.settings, **own}
+        self.settings: dict[str, Any] = {
+            "reader": reader.settings,
+            "tokens": tokens,
+            "dim": dim,
+            "document": document,
+        }
         self.reader = reader
-        hashes = bytearray(4 * PLACES)  # one more than tokens, as a tensor needs a byte
+        digests = bytearray(4 * PLACES)  # a first row to drop, as frombuffer refuses 0 bytes
         for token in tokens:
-            hashes += blake2b(token.encode(), digest_size=4 * PLACES).digest()
-        numbers = torch.frombuffer(hashes, dtype=torch.int32).view(-1, PLACES)[1:]
-        self.register_buffer("hashes", numbers, persistent=False)
+            digests += blake2b(token.encode(), digest_size=4 * PLACES).digest()
+        hashes = torch.frombuffer(digests, dtype=torch.int32).view(-1, PLACES)[1:]
+        self.register_buffer("hashes", hashes, persistent=False)
 
     def get_embedding_dimension(self) -> int:
         return int(self.settings["dim"])
@@ -166,7 +169,7 @@ class LexicalPart(nn.Module):
     def preprocess(
         self, inputs: Sequence[str], prompt: str | None = None, **_: Any
     ) -> dict[str, Any]:
-        """Return the features of texts; texts with any prompt are documents."""
+        """Return the features of texts, which are documents if there is a prompt."""
         document = self.settings["document"] if prompt else 0.0
         return {**self.reader.features(inputs), "document": document}
 
@@ -186,12 +189,12 @@ class LexicalPart(nn.Module):
 
 
 class HybridEmbedding(nn.Module):
-    """The only module of a hybrid SentenceTransformer; it contains the parts.
+    """The only module of a hybrid SentenceTransformer, made of parts.
 
     Args:
-        parts: the parts by name, in the order of their numbers in the vector: ``dense`` (a
-            SentenceTransformer) or ``distilled``, ``lexical``, and ``table`` (a static model, which
-            reads whole texts, and whose own prompt marks documents).
+        parts: the parts by name, in the order of the vector: ``dense`` (a SentenceTransformer) or
+            ``distilled``; ``lexical``; ``table`` (a static model, whose own prompt marks
+            documents).
         weights: the weight of each part.
     """
 
@@ -211,7 +214,8 @@ class HybridEmbedding(nn.Module):
     @property
     def dims(self) -> dict[str, int]:
         """The dimension of each part."""
-        return {name: cast(Any, p).get_embedding_dimension() for name, p in self.parts.items()}
+        parts = cast(Any, self.parts)
+        return {name: part.get_embedding_dimension() for name, part in parts.items()}
 
     def preprocess(
         self,
@@ -232,25 +236,25 @@ class HybridEmbedding(nn.Module):
         features: dict[str, Any] = {}
         for name, part in self.parts.items():
             own = prompts.get(name) or None
-            read = cast(Any, part).preprocess(list(inputs), prompt=own, **options)
+            of_part = cast(Any, part).preprocess(list(inputs), prompt=own, **options)
             prefix = "" if name == self._main else f"{name}:"
-            features |= {prefix + key: value for key, value in read.items()}
+            features |= {prefix + key: value for key, value in of_part.items()}
         return features
 
     def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Set ``sentence_embedding`` to the weighted vectors of all parts, joined: (n, dim)."""
+        """Set ``sentence_embedding`` to the joined, weighted vectors of all parts, (n, dim)."""
         vectors = []
         main: dict[str, Any] = self.model(features, **options)
         dtype = main["sentence_embedding"].dtype
         for name, part in self.parts.items():
-            found = main
+            result = main
             if name != self._main:
-                start = f"{name}:"
-                own = [key for key in features if key.startswith(start)]
-                found = part({key.removeprefix(start): features[key] for key in own})
-            vectors.append(math.sqrt(self.weights[name]) * unit(found["sentence_embedding"]))
+                prefix = f"{name}:"
+                own = [key for key in features if key.startswith(prefix)]
+                result = part({key.removeprefix(prefix): features[key] for key in own})
+            vectors.append(math.sqrt(self.weights[name]) * unit(result["sentence_embedding"]))
         joined = torch.cat(vectors, 1)
-        empty = (joined == 0).all(1, keepdim=True)  # no part knows a word
+        empty = (joined == 0).all(1, keepdim=True)  # no part knows a word of the text
         main["sentence_embedding"] = unit(joined.masked_fill(empty, 1.0)).to(dtype)
         return main
 
@@ -260,7 +264,7 @@ class HybridEmbedding(nn.Module):
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer of the dense model, or else of the table."""
+        """The tokenizer of :attr:`model`."""
         return self.model.tokenizer
 
     @property
@@ -273,7 +277,7 @@ class HybridEmbedding(nn.Module):
         self.model.max_seq_length = value
 
     def save(self, path: str, **_: Any) -> None:
-        """Write the parts to a folder; each model has a folder of its own in it."""
+        """Write the parts to a folder, those that are models to subfolders."""
         settings: dict[str, Any] = {"weights": self.weights}
         for name, part in self.parts.items():
             if isinstance(part, SentenceTransformer):
@@ -287,23 +291,23 @@ class HybridEmbedding(nn.Module):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **options: Any) -> HybridEmbedding:
-        """Load what :meth:`save` wrote.
+        """Load what :meth:`save` wrote, on the CPU.
 
-        Options for the whole model are passed on to the dense model. Code that comes with it is not
-        run.
+        ``options`` are those of sentence-transformers; the parts that are models get some of them.
+        Code that comes with these parts is not run.
         """
         source: dict[str, Any] = {name: options[name] for name in _SOURCE if name in options}
         folder = Path(str(load_dir_path(model_name_or_path, subfolder, **source)))
-        given: dict[str, Any] = {name: options[name] for name in _OF_DENSE if name in options}
+        of_models: dict[str, Any] = {name: options[name] for name in _OF_MODELS if name in options}
 
         def load_model(path: str) -> SentenceTransformer:
-            return SentenceTransformer(path, device="cpu", **given)
+            return SentenceTransformer(path, device="cpu", **of_models)
 
         return cls.from_folder(folder, load_model)
 
     @classmethod
     def from_folder(cls, folder: Path, load_model: LoadModel) -> HybridEmbedding:
-        """Load the parts from a folder; ``load_model`` loads the models among them."""
+        """Load the parts from a folder, those that are models by ``load_model``."""
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         parts: dict[str, nn.Module] = {}
         for name in settings["weights"]:
@@ -318,10 +322,9 @@ class HybridEmbedding(nn.Module):
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Scale vectors (n, dim) to length 1, in fp32; a zero vector stays 0, without a gradient.
+    """Scale vectors (n, dim) to length 1, in fp32. A zero vector stays 0 and has no gradient.
 
-    ``F.normalize`` divides a zero vector by an epsilon, which gives a gradient of 1e12, or NaN in
-    half precision.
+    ``F.normalize`` divides it by an epsilon, with a gradient of 1e12, or NaN in half precision.
     """
     vectors = vectors.float()
     lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)

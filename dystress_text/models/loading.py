@@ -1,4 +1,4 @@
-"""Load a :class:`SentenceTransformer`, or an encoder alone, in fp32.
+"""Load and save models: a :class:`SentenceTransformer`, or an encoder alone, in fp32.
 
 Code that comes with a model is never run.
 """
@@ -37,10 +37,10 @@ from dystress_text.models.hybrid_module import SETTINGS, HybridEmbedding
 
 MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
-_OLD_SETTINGS = "beside.json"  # of a hybrid of 0.2
+_OLD_SETTINGS = "beside.json"  # in hybrid models of release 0.2
 
-OWN_TYPE = "SentenceTransformer"
-# which later releases read too, or a model without this package
+_SENTENCE_TRANSFORMER = "SentenceTransformer"  # the value of model_type in CONFIG
+# names that earlier releases of the libraries read, as later ones do, or that need no dystress_text
 _OLD_NAMES = {
     r'"sentence_transformers\.(?:base|sentence_transformer)\.modules\.(?:\w+\.)?(\w+)"': (
         r'"sentence_transformers.models.\1"'
@@ -49,7 +49,7 @@ _OLD_NAMES = {
     '"TokenizersBackend"': '"PreTrainedTokenizerFast"',
     r'"extra_special_tokens": \[': '"additional_special_tokens": [',
 }
-_MLP = "mlp.dense.weight"  # SimCSE's head, in a folder that SimCSE's training wrote
+_MLP = "mlp.dense.weight"  # of SimCSE's head, in a checkpoint of SimCSE's training
 _POOLER = "pooler.dense.weight"
 
 
@@ -60,9 +60,9 @@ class PretrainedEncoder:
     Attributes:
         name: the folder or hub name.
         module: a ``Transformer`` of sentence-transformers, which has the tokenizer.
-        pooler: the dense layer of the encoder's pooler (dense + tanh on the first token); None
-            without one, or without its weights.
-        is_simcse: whether the folder was written by SimCSE's training. Its MLP is then the pooler.
+        pooler: the dense layer of the encoder's pooler (dense + tanh on the first token), or None
+            if the files lack one.
+        is_simcse: whether the files are a checkpoint of SimCSE's training, whose MLP is ``pooler``.
     """
 
     name: str
@@ -84,8 +84,7 @@ def load_sentence_transformer(
     Args:
         name_or_path: folder or hub name.
         device: the device of the model; None lets sentence-transformers choose.
-        dropout: a rate for all dropout layers of the encoder; None for the rates in its
-            configuration.
+        dropout: the rate of all dropout layers of the encoder; None keeps its configuration's.
 
     Raises:
         UserError: the model is missing or damaged, lacks weights, needs code from its folder, or is
@@ -99,15 +98,15 @@ def load_sentence_transformer(
         modules = [module for module in model.modules() if isinstance(module, Transformer)]
         for folder, module in zip(folders, modules, strict=False):
             info = _loading_info(name_or_path, type(transformer_of(module)), folder)
-            _check_weights(name_or_path, info)
+            _check_weights_are_complete(name_or_path, info)
     return model
 
 
 def load_encoder(name_or_path: str, dropout: float | None = None) -> PretrainedEncoder:
-    """Load an encoder and its tokenizer from a folder or from the hub.
+    """Load an encoder and its tokenizer from a folder or the hub.
 
-    A folder that SimCSE's training wrote (with weights ``bert.*`` and ``mlp.dense.*``) is read like
-    SimCSE's own conversion: the MLP becomes the encoder's pooler. ``dropout`` is as in
+    A checkpoint of SimCSE's training (with weights ``bert.*`` and ``mlp.dense.*``) is read as
+    SimCSE's script converts it: the MLP becomes the encoder's pooler. ``dropout`` is as in
     :func:`load_sentence_transformer`.
     """
     with readable(name_or_path):
@@ -121,7 +120,7 @@ def load_encoder(name_or_path: str, dropout: float | None = None) -> PretrainedE
         if not isinstance(module, Transformer):
             raise UserError(f"{name_or_path!r} has no transformer, so its pooler is fixed")
         transformer = transformer_of(module)
-        _check_weights(name_or_path, info)
+        _check_weights_are_complete(name_or_path, info)
         _check_tokenizer(name_or_path, module)
         module.max_seq_length = min(module.max_seq_length, position_limit(transformer))
     pooler = pooler_dense(transformer)
@@ -136,7 +135,7 @@ def _load(
     renamed: Mapping[str, str] | None = None,
     dropout: float | None = None,
 ) -> SentenceTransformer:
-    """Load a model. ``renamed`` maps patterns for names of weights to new names."""
+    """Load a model; ``renamed`` maps regular expressions for names of weights to new names."""
     _check_model_type(name_or_path)
     model: SentenceTransformer = SentenceTransformer(
         name_or_path,
@@ -145,13 +144,13 @@ def _load(
         local_files_only=Path(name_or_path).is_dir() or not hub_reachable(),
         model_kwargs={"dtype": torch.float32, "key_mapping": renamed},
         config_kwargs=_dropout_rates(name_or_path, dropout),
-    ).float()  # also what is not of the transformer, such as a table
+    ).float()  # also modules other than the transformer
     for module in model.modules():
         if not isinstance(module, Transformer):
             continue
-        module.unpad_inputs = False  # the packed pass leaves padding out, on every device
+        module.unpad_inputs = False  # the packed pass does so, on every device
         tokenizer = module.tokenizer
-        tokenizer.padding_side = "right"  # on the left, GPT-2 and its like would move positions
+        tokenizer.padding_side = "right"  # left padding would shift the positions of GPT-2
         if tokenizer.pad_token is None:
             if tokenizer.eos_token is None:
                 raise UserError(
@@ -167,28 +166,25 @@ def transformer_of(module: Transformer) -> PreTrainedModel:
 
 
 def prompts_of(model: SentenceTransformer) -> dict[str, Any]:
-    """Return the prompts of a model as arguments for a new model."""
+    """Return the prompts of a model as keyword arguments of ``SentenceTransformer``."""
     return {"prompts": model.prompts, "default_prompt_name": model.default_prompt_name}
 
 
 def pooler_dense(transformer: PreTrainedModel) -> nn.Linear | None:
-    """Return the dense layer of an encoder's pooler, if that is like BERT's.
-
-    BERT's is dense + tanh on the first token.
-    """
+    """Return the dense layer of an encoder's pooler, or None if the pooler is not dense + tanh."""
     pooler: Any = getattr(transformer, "pooler", None)
     is_tanh = isinstance(getattr(pooler, "activation", None), nn.Tanh)
     return cast(nn.Linear, pooler.dense) if is_tanh else None
 
 
 def position_limit(transformer: PreTrainedModel) -> int:
-    """Return for how many tokens an encoder has positions; ``sys.maxsize`` if there is no limit.
+    """Return the greatest number of tokens that an encoder reads, ``sys.maxsize`` without a limit.
 
-    RoBERTa and similar encoders number positions from the padding index + 1, and do not use the
-    rows before it.
+    RoBERTa and similar encoders number positions from padding index + 1, so earlier rows of their
+    table are unused.
     """
     limit = getattr(transformer.config, "max_position_embeddings", None)
-    if limit is None or limit <= 0:  # XLNet's configuration says -1
+    if limit is None or limit <= 0:  # -1 in XLNet
         return sys.maxsize
     padding = getattr(getattr(transformer, "embeddings", None), "padding_idx", None)
     if padding is not None:
@@ -197,7 +193,7 @@ def position_limit(transformer: PreTrainedModel) -> int:
 
 
 def is_sentence_transformer(name_or_path: str) -> bool:
-    """Return whether a model has a ``modules.json``, in its folder, on the hub or in its cache."""
+    """Return whether a model has a ``modules.json`` in its folder, on the hub or in the cache."""
     with readable(name_or_path):
         return model_file(name_or_path, MODULES) is not None
 
@@ -208,7 +204,7 @@ def is_hybrid(folder: Path) -> bool:
 
 
 def _load_hybrid(folder: Path, device: str | None) -> SentenceTransformer:
-    """Load a hybrid model with the class of this package; code in the folder is not run."""
+    """Load a hybrid model with this package's class, not with the code in its folder."""
 
     def load_model(path: str) -> SentenceTransformer:
         return load_sentence_transformer(path, device)
@@ -226,7 +222,7 @@ def _load_hybrid(folder: Path, device: str | None) -> SentenceTransformer:
 
 
 def _old_hybrid(folder: Path, load_model: Callable[[str], SentenceTransformer]) -> HybridEmbedding:
-    """Load a hybrid of 0.2, whose parts have no names."""
+    """Load a hybrid model of release 0.2: a dense model and a table with a weight."""
     weight = json.loads((folder / _OLD_SETTINGS).read_text(encoding="utf-8"))["weight"]
     embedding = StaticEmbedding(
         Tokenizer.from_file(str(folder / "words.json")),
@@ -238,7 +234,7 @@ def _old_hybrid(folder: Path, load_model: Callable[[str], SentenceTransformer]) 
 
 
 def check_sentence_transformer(name_or_path: str) -> None:
-    """Check that a model is a sentence-transformers model, since other models need a pooler."""
+    """Check that a model has pooling, since an encoder alone needs a ``pooler_type``."""
     if not is_sentence_transformer(name_or_path):
         reason = "is not a sentence-transformers model; an encoder alone needs a pooler_type"
         raise ParameterError("model", f"{name_or_path!r} {reason}")
@@ -246,7 +242,7 @@ def check_sentence_transformer(name_or_path: str) -> None:
 
 @contextmanager
 def readable(name_or_path: str, what: str = "load") -> Iterator[None]:
-    """Turn any error in this context into a line that names the model; silence warnings."""
+    """In this context, turn any error into a UserError that names the model; be quiet."""
     try:
         with quiet():
             yield
@@ -281,7 +277,7 @@ def save_model(model: SentenceTransformer, folder: str | Path) -> None:
     The folder of a hybrid contains the code of its module, so that it loads without this package.
     An earlier model in the folder is replaced when all new files are complete.
     """
-    # what a call leaves in a fast tokenizer, and saving keeps; a static model's is its own
+    # calls leave these in a fast tokenizer, and saving keeps them; a static model's are its own
     tokenizer = getattr(model[0], "tokenizer", None)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
@@ -295,11 +291,11 @@ def save_model(model: SentenceTransformer, folder: str | Path) -> None:
         if isinstance(model[0], StaticEmbedding) and isinstance(model[-1], Normalize):
             file = complete / CONFIG
             settings = json.loads(file.read_text(encoding="utf-8"))
-            write_json(file, settings | {"normalize": True})  # which model2vec reads
+            write_json(file, settings | {"normalize": True})  # for model2vec
 
 
 def use_old_names(folder: Path) -> None:
-    """Rename what sentence-transformers 6 and transformers 5 renamed, for earlier releases."""
+    """Undo renamings of sentence-transformers 6 and transformers 5, for earlier releases."""
     for file in folder.rglob("*.json"):
         if file.name in (MODULES, "tokenizer_config.json"):
             text = file.read_text(encoding="utf-8")
@@ -309,9 +305,10 @@ def use_old_names(folder: Path) -> None:
 
 
 def _folders_of_encoders(name_or_path: str) -> list[str]:
-    """Return the folder of the first module, or the folders of all transformers in a Router.
+    """Return the subfolders of a model's encoders: of its first module, or of all in a ``Router``.
 
-    Modules that need code from the folder are rejected, as some releases would run it.
+    Modules with code of their own are rejected, since some releases of sentence-transformers would
+    run it.
     """
     modules = _json_of(name_or_path, MODULES)
     if modules is None:
@@ -335,26 +332,28 @@ def _folders_of_encoders(name_or_path: str) -> list[str]:
 
 
 def _check_model_type(name_or_path: str) -> None:
-    """Reject models that sentence-transformers would load as encoders with mean pooling."""
-    kind = (_json_of(name_or_path, CONFIG) or {}).get("model_type", OWN_TYPE)
+    """Reject models of other kinds, which sentence-transformers would load with mean pooling."""
+    kind = (_json_of(name_or_path, CONFIG) or {}).get("model_type", _SENTENCE_TRANSFORMER)
     if "sentence_transformers" in (_json_of(name_or_path, "config.json") or {}):
-        kind = "CrossEncoder"  # of earlier releases, which write nothing else
-    if kind != OWN_TYPE:
-        raise UserError(f"{name_or_path!r} is a {kind}; a {OWN_TYPE} or an encoder is needed")
+        kind = "CrossEncoder"  # in earlier releases this key was its only sign
+    if kind != _SENTENCE_TRANSFORMER:
+        raise UserError(
+            f"{name_or_path!r} is a {kind}; a {_SENTENCE_TRANSFORMER} or an encoder is needed"
+        )
 
 
 def _json_of(name_or_path: str, file: str) -> Any:
-    """Return the content of a model's JSON file; None if there is no such file."""
+    """Return the content of a model's JSON file, or None if there is no such file."""
     path = model_file(name_or_path, file)
     return None if path is None else json.loads(path.read_text(encoding="utf-8"))
 
 
 def files_of(name_or_path: str, folder: str | None = None) -> dict[str, Any]:
-    """Return arguments with which transformers finds the encoder of a model.
+    """Return keyword arguments of ``from_pretrained`` that find the encoder in a model.
 
     Args:
         name_or_path: folder or hub name.
-        folder: the encoder's folder in the model; None for the folder of the first module.
+        folder: the encoder's subfolder; None for that of the first module.
     """
     if folder is None:
         modules = _json_of(name_or_path, MODULES)
@@ -365,14 +364,13 @@ def files_of(name_or_path: str, folder: str | None = None) -> dict[str, Any]:
 def _loading_info(
     name_or_path: str, kind: type[Any] = AutoModel, folder: str | None = None
 ) -> dict[str, Any]:
-    """Return an encoder's missing weights, its unexpected ones, and the prefix of their names.
+    """Return transformers' loading info for an encoder, and its ``base_model_prefix``.
 
-    The weights are read a second time, as sentence-transformers does not return this.
+    This reads the weights a second time, as sentence-transformers does not return the info.
 
     Args:
         name_or_path: folder or hub name.
-        kind: the class of transformers to load with; T5 has one for its encoder alone, as
-            sentence-transformers loads it.
+        kind: the class that sentence-transformers loads with; for T5 it has only the encoder.
         folder: as in :func:`files_of`.
     """
     with torch.random.fork_rng(devices=[]):  # missing weights are drawn at random
@@ -390,8 +388,8 @@ def _loading_info(
     return {**info, "prefix": transformer.base_model_prefix}
 
 
-def _check_weights(name_or_path: str, info: Mapping[str, Any]) -> None:
-    """Reject an encoder that lacks weights, except those of its pooler, which is not used."""
+def _check_weights_are_complete(name_or_path: str, info: Mapping[str, Any]) -> None:
+    """Reject an encoder that lacks weights other than those of its pooler, which is not used."""
     lacking = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
     if lacking:
         raise UserError(
@@ -401,7 +399,7 @@ def _check_weights(name_or_path: str, info: Mapping[str, Any]) -> None:
 
 
 def _check_tokenizer(name_or_path: str, module: Transformer) -> None:
-    """Reject an empty tokenizer, which transformers returns if tokenizer files are missing."""
+    """Reject an empty tokenizer, which transformers makes if the files of one are missing."""
     tokenizer = cast(PreTrainedTokenizerBase, module.tokenizer)
     if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
         raise UserError(f"{name_or_path!r} has no tokenizer files: its vocabulary is empty")
@@ -410,8 +408,8 @@ def _check_tokenizer(name_or_path: str, module: Transformer) -> None:
 def _dropout_rates(name_or_path: str, rate: float | None) -> dict[str, Any]:
     """Map every dropout field of the encoder's configuration to ``rate``.
 
-    Such names are ``attention_dropout`` or GPT-2's ``resid_pdrop``. Rates that leave out whole
-    layers, ``layerdrop`` and ``drop_path_rate``, are not included.
+    Such fields are ``attention_dropout`` or GPT-2's ``resid_pdrop``, but not those that drop whole
+    layers, ``layerdrop`` and ``drop_path_rate``.
     """
     if rate is None:
         return {}

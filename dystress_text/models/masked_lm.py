@@ -1,8 +1,8 @@
-"""A masked-language-model loss in addition to the contrastive one (SimCSE's ``--do_mlm``).
+"""A masked-language-model loss beside the contrastive loss (SimCSE's ``do_mlm``).
 
-In a second forward pass the encoder predicts some tokens of each text. Of these, 80 % are replaced
-by the mask token and 10 % by any token; 10 % stay (Devlin et al., NAACL 2019). Only these tokens go
-through the head.
+In a second forward pass the encoder predicts some tokens of each text: 80 % of them are replaced by
+the mask token, 10 % by a random token, and 10 % stay (Devlin et al., NAACL 2019). Only these tokens
+pass through the head.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEADS = {"bert": "cls"} | dict.fromkeys(("camembert", "roberta", "xlm-roberta"),
 
 
 class TokenMasking:
-    """Masks tokens of a batch, chosen by the seed and the batch's samples.
+    """Masks random tokens of a batch; the seed and the indices of its samples determine them.
 
     Args:
         tokenizer: the tokenizer of the encoder.
@@ -52,12 +52,11 @@ class TokenMasking:
 
         Args:
             batch: ``token_ids`` (tokens,), ``lengths`` (n,) and ``longest``.
-            samples: indices (n,) of the samples.
+            samples: the indices of the samples, (n,).
 
         Returns:
-            ``masked_ids`` (tokens,), the tokens after masking; ``masked_indices`` (m,), the indices
-            of the tokens to predict; ``masked_tokens`` (m,), their true ids; ``masked_count`` (1,),
-            m.
+            ``masked_ids`` (tokens,), the ids after masking; ``masked_indices`` (m,), the indices of
+            the tokens to predict; ``masked_tokens`` (m,), their true ids; ``masked_count`` (1,), m.
         """
         packing = Packing.of_lengths(batch["lengths"], batch["longest"], len(batch["token_ids"]))
         ids = packing.pad(batch["token_ids"])  # (n, longest)
@@ -65,21 +64,22 @@ class TokenMasking:
         draw = np.random.default_rng([self._seed, *samples.tolist()]).integers(2**63)
         self._collator.generator = torch.Generator().manual_seed(int(draw))
         masked, labels = self._collator.torch_mask_tokens(ids, special)
-        wanted = labels[packing.mask]  # (tokens,), -100 at what stays
-        indices = (wanted >= 0).nonzero().squeeze(1)
+        targets = labels[packing.mask]  # (tokens,), -100 at tokens that are not predicted
+        indices = (targets >= 0).nonzero().squeeze(1)
         return {
             "masked_ids": masked[packing.mask],
             "masked_indices": indices,
-            "masked_tokens": wanted[indices],
+            "masked_tokens": targets[indices],
             "masked_count": torch.tensor([len(indices)]),
         }
 
 
 def load_lm_head(name_or_path: str, transformer: PreTrainedModel) -> nn.Module:
-    """Load the head that maps hidden states (m, dim) to logits (m, vocabulary).
+    """Load the masked-language-model head, from hidden states (m, dim) to logits (m, vocabulary).
 
-    Its last layer is tied to the token embeddings of ``transformer``, the encoder loaded from the
-    same files.
+    Args:
+        name_or_path: folder or hub name.
+        transformer: the encoder from the same files, whose token embeddings the head shares.
     """
     kind = transformer.config.model_type
     if kind not in HEADS:

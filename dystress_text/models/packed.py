@@ -1,8 +1,8 @@
-"""Run BERT and similar encoders on packed tokens, without padding.
+"""The forward pass of BERT and similar encoders without padding.
 
-The result equals that of the forward pass in transformers, with the same modules and weights, in
-less time. Only attention sees padded rows. If only the first token's vector is needed, the last
-layer computes nothing else. :func:`dropout` draws the dropout masks.
+The modules and weights are those of transformers, and so is the result; only attention pads the
+texts of a batch. If pooling uses only the first token, the last layer computes only that token.
+Dropout is that of :func:`dropout`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from transformers.activations import GELUActivation
 
 MODEL_TYPES = ("bert", "camembert", "roberta", "xlm-roberta")
 
-_LEVELS = 1 << 16  # of a dropout rate on a CPU
+_LEVELS = 1 << 16  # dropout rates on a CPU are multiples of 1 / _LEVELS
 
 
 @dataclass(frozen=True)
 class Packing:
-    """A mapping between packed tokens, text after text, and rows that are padded on the right.
+    """Maps the concatenated tokens of texts, (tokens,), to rows padded on the right, (n, length).
 
     Attributes:
-        starts: the index of each text's first token among the packed tokens, (rows,).
-        indices: the position of each packed token among the rows * length positions, ascending,
-            (tokens,).
-        mask: (rows, length), true at tokens.
+        starts: the index of each text's first token in the concatenation, (n,).
+        indices: the index of each token in the flattened rows, ascending, (tokens,).
+        mask: true at tokens, false at padding, (n, length).
     """
 
     starts: Tensor
@@ -38,12 +37,10 @@ class Packing:
 
     @classmethod
     def of_lengths(cls, lengths: Tensor, longest: int, tokens: int) -> Packing:
-        """Return the packing of texts, without reading from the device.
+        """Return the packing of texts with ``lengths``, (n,).
 
-        Args:
-            lengths: the number of tokens of each text, (rows,).
-            longest: the greatest length.
-            tokens: the sum of the lengths.
+        ``longest``, the greatest length, and ``tokens``, the sum, are arguments because reading
+        them from ``lengths`` would wait for the device.
         """
         device = lengths.device
         starts = lengths.cumsum(0) - lengths
@@ -66,7 +63,7 @@ class Packing:
 class _Pack(torch.autograd.Function):
     """Select rows by distinct indices.
 
-    The backward copies the gradients of rows, which autograd's own backward adds one by one.
+    As they are distinct, the backward pass copies gradients; autograd's would add them one by one.
     """
 
     @staticmethod
@@ -88,16 +85,16 @@ def _spread(x: Tensor, indices: Tensor, size: int, value: int = 0) -> Tensor:
 def packed_states(
     transformer: PreTrainedModel, token_ids: Tensor, packing: Packing, first_only: bool = False
 ) -> list[Tensor]:
-    """Return the hidden states after the embedding layer and after each further layer.
+    """Return the hidden states after the embedding layer and after each encoder layer.
 
     Args:
-        transformer: an encoder of a type in :data:`MODEL_TYPES`. Dropout applies in training mode.
-        token_ids: (tokens,), row after row.
-        packing: the packing of the tokens.
-        first_only: whether to compute the last layer for the first token of each row alone.
+        transformer: an encoder of a type in :data:`MODEL_TYPES`; in training mode it has dropout.
+        token_ids: the ids of all texts, concatenated, (tokens,).
+        packing: their packing.
+        first_only: whether the last layer computes only the first token of each text.
 
     Returns:
-        Tensors (tokens, dim); with ``first_only`` the last one is (rows, dim).
+        Tensors (tokens, dim); with ``first_only`` the last one is (n, dim).
     """
     layers = cast(Any, transformer).encoder.layer
     states = [_embed(cast(Any, transformer).embeddings, token_ids, packing)]
@@ -110,8 +107,8 @@ def _embed(embeddings: Any, token_ids: Tensor, packing: Packing) -> Tensor:
     table: nn.Embedding = embeddings.position_embeddings
     positions = packing.indices % packing.mask.shape[1]  # (tokens,)
     padding = table.padding_idx
-    if padding is not None:  # RoBERTa numbers positions from there, without those of "<pad>"
-        counted = packing.pad(token_ids, padding) != padding  # (rows, length)
+    if padding is not None:  # RoBERTa counts from padding + 1 and skips "<pad>" within a text
+        counted = packing.pad(token_ids, padding) != padding  # (n, length)
         positions = (padding + counted.cumsum(1) * counted).flatten()[packing.indices]
     x = embeddings.word_embeddings(token_ids)  # (tokens, dim)
     x = x + table(positions) + embeddings.token_type_embeddings.weight[0]
@@ -121,7 +118,7 @@ def _embed(embeddings: Any, token_ids: Tensor, packing: Packing) -> Tensor:
 def _layer(layer: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
     attended = _attend(layer.attention.self, x, packing, first_only)
     if first_only:
-        x = x[packing.starts]  # (rows, dim)
+        x = x[packing.starts]  # (n, dim)
     x = _residual(layer.attention.output, attended, x)
     return _residual(layer.output, _intermediate(layer.intermediate, x), x)
 
@@ -141,10 +138,9 @@ def _intermediate(block: Any, x: Tensor) -> Tensor:
 
 
 def _by_onednn(module: nn.Module, x: Tensor) -> bool:
-    """Return whether to compute a linear layer by oneDNN.
+    """Return whether oneDNN computes a linear layer: in fp32 on a CPU, as it has no gradient.
 
-    In fp32 torch uses another library by default, which takes 1.15 times as long on an AMD EPYC
-    with AVX-512. The operator of oneDNN has no gradient.
+    There torch's default library takes 1.15 times as long (AMD EPYC with AVX-512).
     """
     return (
         type(module) is nn.Linear
@@ -157,7 +153,7 @@ def _by_onednn(module: nn.Module, x: Tensor) -> bool:
 
 
 def _onednn_linear(module: Any, x: Tensor, activation: str) -> Tensor:
-    exact = "none"  # of GELU, and not tanh's approximation
+    exact = "none"  # GELU itself rather than its approximation by tanh
     out = torch.ops.mkldnn._linear_pointwise(x, module.weight, module.bias, activation, [], exact)
     return cast(Tensor, out)
 
@@ -168,33 +164,30 @@ def _residual(block: Any, x: Tensor, residual: Tensor) -> Tensor:
 
 
 def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
-    """Return the self-attention of tokens, (tokens, dim), or with ``first_only`` (rows, dim).
-
-    Only attention needs padded rows.
-    """
+    """Return the result of self-attention, (tokens, dim), or with ``first_only`` (n, dim)."""
     size = block.attention_head_size
 
     def by_head(z: Tensor) -> Tensor:
-        """Split (rows, length, dim) into (rows, heads, length, size)."""
+        """Split (n, length, dim) into (n, heads, length, size)."""
         return z.view(*z.shape[:2], block.num_attention_heads, size).transpose(1, 2)
 
     if first_only:
-        queries = _linear(block.query, x[packing.starts]).unsqueeze(1)  # (rows, 1, dim)
+        queries = _linear(block.query, x[packing.starts]).unsqueeze(1)  # (n, 1, dim)
     else:
-        queries = packing.pad(_linear(block.query, x))  # (rows, length, dim)
+        queries = packing.pad(_linear(block.query, x))  # (n, length, dim)
     query = by_head(queries)
     key = by_head(packing.pad(_linear(block.key, x)))
     value = by_head(packing.pad(_linear(block.value, x)))
     rate = block.dropout.p if block.training else 0.0
     scale = size**-0.5
-    mask = packing.mask[:, None, None]  # (rows, 1, 1, length)
+    mask = packing.mask[:, None, None]  # (n, 1, 1, length)
     if x.device.type == "cpu" and rate > 0:  # torch has no fused kernel for this case
-        scores = query @ key.transpose(2, 3) * scale  # (rows, heads, length, length)
+        scores = query @ key.transpose(2, 3) * scale  # (n, heads, length, length)
         attention = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
         out = dropout(attention, rate) @ value
     else:
         out = F.scaled_dot_product_attention(query, key, value, mask, rate, scale=scale)
-    out = out.transpose(1, 2).flatten(2)  # (rows, length, dim)
+    out = out.transpose(1, 2).flatten(2)  # (n, length, dim)
     return out.squeeze(1) if first_only else packing.pack(out)
 
 
@@ -205,13 +198,13 @@ def _dropped(x: Tensor, module: nn.Dropout) -> Tensor:
 def dropout(x: Tensor, rate: float) -> Tensor:
     """Apply dropout, on a CPU with fewer random numbers than torch.
 
-    On a CPU a 64-bit random number decides four entries, and the rate is rounded to 1/65,536. A
-    number for each entry, as torch draws it, took a quarter of a training step. On other devices
-    this is ``F.dropout``.
+    On a CPU one 64-bit random number decides four entries, and the rate is rounded to a multiple of
+    1/65,536; torch draws a number for each entry, which took a quarter of a training step. On other
+    devices this is ``F.dropout``.
 
     Args:
         x: a tensor of any shape.
-        rate: the probability of a zero, below 1. Other entries are scaled up to preserve the mean.
+        rate: the probability of a zero, below 1. Other entries are divided by 1 - ``rate``.
     """
     if x.device.type != "cpu":
         return F.dropout(x, rate)
@@ -220,6 +213,6 @@ def dropout(x: Tensor, rate: float) -> Tensor:
         return x
     bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
     lanes = bits.view(torch.int16)[: x.numel()].view(x.shape)
-    # in place and as int16: a boolean mask costs more than the numbers
+    # in place and in int16, as making a boolean mask would take longer than drawing the numbers
     kept = lanes.ge_(threshold - _LEVELS // 2)
     return x * kept.to(x.dtype).mul_(_LEVELS / (_LEVELS - threshold))

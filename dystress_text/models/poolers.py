@@ -1,8 +1,8 @@
 """SimCSE's poolers as modules of sentence-transformers.
 
-``cls`` and ``cls_before_pooler`` take the first token; ``last`` takes the last one, for decoders.
-``avg``, ``avg_top2`` and ``avg_first_last`` average over the tokens; the latter two first average
-over two layers.
+``cls`` and ``cls_before_pooler`` take the first token, ``last`` takes the last one (for decoders).
+``avg`` is the mean over the tokens, ``avg_top2`` and ``avg_first_last`` the mean over two layers
+and the tokens.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sentence_transformers.sentence_transformer.modules import (
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from dystress_text.models.embedder import encode
+from dystress_text.models.encoding import encode
 from dystress_text.models.loading import prompts_of, transformer_of
 
 FIRST = ("cls", "cls_before_pooler")
 LAST = "last"
-# poolers that average over tokens, with the layers that they average before
+# poolers that average over tokens, and the layers that they average first
 AVERAGED = {"avg": (-1,), "avg_top2": (-2, -1), "avg_first_last": (1, -1)}
 POOLERS = (*FIRST, *AVERAGED, LAST)
 
@@ -37,9 +37,10 @@ _MODES = {
 
 
 def pooling_modules(pooler: str, module: Transformer) -> list[nn.Module]:
-    """Return the modules that pool the output of a transformer.
+    """Return the modules that pool a transformer's output.
 
-    If the pooler averages layers, the transformer is changed to return the states of all layers.
+    If ``pooler`` averages layers, this sets ``output_hidden_states`` in the transformer's
+    configuration.
     """
     config = transformer_of(module).config
     pooling = Pooling(config.hidden_size, _MODES[pooler])
@@ -52,9 +53,9 @@ def pooling_modules(pooler: str, module: Transformer) -> list[nn.Module]:
 
 
 def pooler_of(model: SentenceTransformer) -> str | None:
-    """Return the name of a model's pooler; None if it pools in another way."""
+    """Return the name of a model's pooler, or None if :data:`POOLERS` lacks it."""
     if not isinstance(model[0], Transformer):
-        return "avg"  # a static model's mean over its tokens
+        return "avg"  # a static model is the mean over its tokens
     modules = {type(module): module for module in model}
     pooling = modules.get(Pooling)
     weighted = modules.get(WeightedLayerPooling)
@@ -66,7 +67,7 @@ def pooler_of(model: SentenceTransformer) -> str | None:
 
 
 def _averages_as(pooler: str, weighted: nn.Module | None) -> bool:
-    """Return whether ``weighted`` averages the same layers as a pooler; None has no layers."""
+    """Return whether ``weighted``, or its absence, averages the same layers as a pooler."""
     if not averages_layers(pooler):
         return weighted is None
     if weighted is None:
@@ -80,7 +81,7 @@ def averages_layers(pooler: str) -> bool:
 
 
 def layer_weights(pooler: str, layers: int) -> Tensor:
-    """Return a weight for the embedding layer and each further layer, (layers + 1,): 1 or 0."""
+    """Return the weights, 1 or 0, of the embedding layer and each encoder layer, (layers + 1,)."""
     weights = torch.zeros(layers + 1)
     weights[list(AVERAGED[pooler])] = 1.0
     return weights
@@ -103,17 +104,15 @@ class _Poolers(nn.Module):
 def embeddings_by_pooler(
     model: SentenceTransformer, texts: Sequence[str], poolers: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Embed texts by a model's transformer with several poolers, in one pass.
+    """Embed texts with several poolers on a model's transformer, in one pass.
 
     Returns:
-        Embeddings by pooler, (texts, dim) each, on the CPU; they are not normalised, and no head is
-        applied.
+        Embeddings by pooler, (texts, dim) each, on the CPU, without head and normalisation.
     """
     module = cast(Transformer, model[0])
     config = transformer_of(module).config
     before = config.output_hidden_states
     modules = [module, _Poolers(poolers, module)]
-    config.output_hidden_states = True
     every = SentenceTransformer(modules=modules, device=str(model.device), **prompts_of(model))
     embeddings = encode(every, texts).cpu()  # (texts, poolers * dim)
     config.output_hidden_states = before
@@ -121,5 +120,5 @@ def embeddings_by_pooler(
 
 
 def attends_to_the_left_only(transformer: PreTrainedModel) -> bool:
-    """Return whether tokens attend only to themselves and earlier tokens, as in decoders."""
+    """Return whether a token attends only to itself and earlier tokens, as in a decoder."""
     return any(getattr(module, "is_causal", False) for module in transformer.modules())

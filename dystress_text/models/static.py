@@ -1,13 +1,13 @@
 """Static models: ``StaticEmbedding`` of sentence-transformers, the mean of token vectors.
 
-A new model starts from random vectors, scaled by the inverse document frequency of their tokens,
-which is a fair model even untrained.
+A new model starts from random vectors scaled by the inverse document frequency of their tokens; it
+is a fair model even untrained.
 
-A document row changes the norm of documents. A plain cosine divides a document's sum of rows x by
-|x|; with this row it is divided by sqrt(|x|^2 + p m^2), where m^2 is the mean of |x|^2 over the
-training samples. The row belongs to a token that the prompt for documents prepends. It is (sqrt(p)
-m, 0, ..., 0), and the first number of all other rows is 0, so ``encode`` without the prompt gives a
-plain cosine.
+The document row is the vector of a token that only the prompt for documents has. A cosine divides a
+document's sum of rows x by |x|; with this row it divides by sqrt(|x|^2 + p m^2), where m^2 is the
+mean of |x|^2 over the training samples, so short documents count less. The row is (sqrt(p) m, 0,
+..., 0), and the first entry of all other rows is 0, so without the prompt the cosine is the usual
+one.
 """
 
 from __future__ import annotations
@@ -37,43 +37,43 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dystress_text.errors import ParameterError
 from dystress_text.io.paths import EMBEDDED, EMBEDDED_MODEL
+from dystress_text.models.hybrid_module import DOCUMENT
 
-STATIC = "static"  # in place of a model's name: a new static model
-PIECES = 4096  # most word pieces of a vocabulary that is learned
-TEXTS_READ = 200_000  # most texts that a vocabulary is learned from
-# a word of letters, marks, digits and joiners, split after 16 characters (for scripts without
-# spaces), or one other visible character
+STATIC = "static"  # stands for a new static model where a model is named
+PIECES = 4096  # size of a learned vocabulary
+TEXTS_READ = 200_000  # a vocabulary is learned from at most so many texts
+# up to 16 letters, marks, digits and joiners (scripts without spaces have longer runs), or one
+# other visible character
 _WORD = Regex(r"[\p{L}\p{M}\p{N}\u200c\u200d]{1,16}|[^\s\p{L}\p{M}\p{N}\p{Cc}\p{Cf}]")
-# Each entry of the unknown token's vector. With 0, a text of only unknown tokens would have length
-# 0, and sentence-transformers divides by the length (in Normalize and in each loss) with a slope of
-# 1e12: one such text in a batch stops training. Known vectors are 5,000 times as large, so a text
-# of both changes by 1e-5, also for readers such as model2vec that leave unknown tokens out.
+# Each entry of the unknown token's vector. If it were 0, so would be a text of unknown tokens, and
+# sentence-transformers (in Normalize and its losses) would divide by its length with a gradient of
+# 1e12: one such text in a batch would stop training. Known vectors are 5,000 times as long, so in
+# other texts it changes the vector by 1e-5, also for readers that skip it, such as model2vec.
 UNKNOWN = 2e-5
-_SPREAD = 0.1  # standard deviation of a new row at the mean idf
-# The token of the document row: between invisible separators, which no keyboard writes, so that a
-# text with "[DOC]" does not have it.
-DOCUMENT = "\u2063[DOC]\u2063"
+_SPREAD = 0.1  # standard deviation of a new row whose idf is the mean
+# The token of the document row; it has invisible separators, so a text with "[DOC]" lacks it.
+_DOCUMENT_TOKEN = DOCUMENT.rstrip()
 PIVOT = 0.25  # p of the document row
-_RARE = 0.01  # share of the texts; a token in fewer weighs little more, since other texts come
+_RARE = 0.01  # of the texts; tokens that are rarer get little more weight
 
 
 def new_static(tokenizer: Tokenizer, dim: int, normalize: bool) -> SentenceTransformer:
-    """Return a static model with a document row; its vectors are not initialised.
+    """Return a static model with a document row, whose vectors are still 0.
 
     Args:
-        tokenizer: the tokenizer; its special tokens are left out.
+        tokenizer: the tokenizer, which will add no special tokens.
         dim: the dimension of the vectors.
-        normalize: whether embeddings have length 1.
+        normalize: whether the model scales embeddings to length 1.
     """
     tokenizer = without_special_tokens(tokenizer)
-    tokenizer.no_truncation()  # which a call may have left
-    tokenizer.add_special_tokens([AddedToken(DOCUMENT, normalized=False)])
+    tokenizer.no_truncation()  # a call of transformers may have set it
+    tokenizer.add_special_tokens([AddedToken(_DOCUMENT_TOKEN, normalized=False)])
     rows = 1 + max(tokenizer.get_vocab().values())
     embedding = StaticEmbedding(tokenizer, embedding_weights=torch.zeros(rows, dim))
     modules: list[nn.Module] = [embedding]
     if normalize:
         modules.append(Normalize())
-    prompts = {"query": "", "document": f"{DOCUMENT} "}
+    prompts = {"query": "", "document": DOCUMENT}
     model = SentenceTransformer(
         modules=modules, device="cpu", prompts=prompts, similarity_fn_name="cosine"
     )
@@ -95,21 +95,20 @@ def table_of(model: SentenceTransformer) -> nn.Parameter:
 
 
 def mean_of_rows(table: Tensor, token_ids: Tensor, lengths: Tensor) -> Tensor:
-    """Return the mean of the table's rows over the tokens of each text, (n, dim).
+    """Return the mean over each text's tokens of the rows of ``table``, (n, dim).
 
     Args:
         table: (vocabulary, dim).
-        token_ids: (tokens,), text after text.
-        lengths: the number of tokens of each text, (n,). The mean over no tokens is 0.
+        token_ids: the ids of all texts, concatenated, (tokens,).
+        lengths: the number of tokens of each text, (n,). The mean of no rows is 0.
     """
     return cast(Tensor, _MeanOfRows.apply(table, token_ids, lengths))  # type: ignore[no-untyped-call]
 
 
 class _MeanOfRows(torch.autograd.Function):
-    """The mean of rows, whose backward is faster than that of ``F.embedding_bag``.
+    """``F.embedding_bag`` with a faster backward pass.
 
-    The backward sums the gradients of each token at once; ``embedding_bag`` scatters them row by
-    row.
+    It sums the gradients of each token at once, where ``F.embedding_bag`` scatters them row by row.
     """
 
     @staticmethod
@@ -133,11 +132,11 @@ class _MeanOfRows(torch.autograd.Function):
 def idf(texts: int, texts_with: Tensor) -> Tensor:
     """Return the inverse document frequency of each token, (tokens,), in fp64.
 
-    It is log((c + texts) / (c + texts with the token)), where c is a hundredth of the texts.
+    It is log((c + texts) / (c + texts_with)) with c = 0.01 texts.
 
     Args:
         texts: the number of all texts.
-        texts_with: the number of texts that contain each token, (tokens,).
+        texts_with: for each token, the number of texts that contain it, (tokens,).
     """
     rare = _RARE * texts
     return torch.log((rare + texts) / (rare + texts_with.double()))
@@ -147,11 +146,11 @@ def idf(texts: int, texts_with: Tensor) -> Tensor:
 def initialize_by_idf(
     model: SentenceTransformer, texts_with: Tensor, texts: int, seed: int
 ) -> None:
-    """Draw the vectors of a static model, with standard deviation 0.1 times idf / mean idf.
+    """Draw the vectors of a static model, with standard deviation 0.1 idf / mean idf.
 
     Args:
-        model: a static model.
-        texts_with: the number of texts that contain each token, (vocabulary,).
+        model: a static model, whose unknown vector stays.
+        texts_with: for each token, the number of texts that contain it, (vocabulary,).
         texts: the number of all texts.
         seed: the seed of the random numbers.
     """
@@ -166,21 +165,20 @@ def initialize_by_idf(
 
 
 def document_id(model: SentenceTransformer) -> int | None:
-    """Return the index of a static model's document row; None without one."""
-    return tokenizer_of(model).token_to_id(DOCUMENT)
+    """Return the index of a static model's document row, or None if it has none."""
+    return tokenizer_of(model).token_to_id(_DOCUMENT_TOKEN)
 
 
 @torch.no_grad()
 def set_document_row(model: SentenceTransformer, batches: Iterable[Mapping[str, Any]]) -> None:
     """Set the document row of a static model, if it has one, from its other rows.
 
-    The first number of the other rows is set to 0. It stays 0 in training, as the gradient of a
-    cosine is 0 where both vectors are 0.
+    The first entry of the other rows becomes 0. Training keeps it, as the gradient of a cosine is 0
+    where both vectors are 0.
 
     Args:
         model: a static model.
-        batches: batches of whole samples, as :meth:`dystress_text.finetuning.corpus.Corpus.batch`
-            returns them.
+        batches: ``token_ids`` (tokens,) and ``lengths`` (n,) of training samples.
     """
     document = document_id(model)
     if document is None:
@@ -197,8 +195,8 @@ def set_document_row(model: SentenceTransformer, batches: Iterable[Mapping[str, 
 
 
 def unknown_token(tokenizer: Tokenizer) -> str | None:
-    """Return the unknown token of a tokenizer; None without one."""
-    if isinstance(tokenizer.model, models.Unigram):  # only its settings have the id
+    """Return the unknown token of a tokenizer, or None if it has none."""
+    if isinstance(tokenizer.model, models.Unigram):  # only its settings name the token
         unknown = json.loads(tokenizer.to_str())["model"]["unk_id"]
         return None if unknown is None else tokenizer.id_to_token(unknown)
     token: str | None = getattr(tokenizer.model, "unk_token", None)
@@ -206,7 +204,7 @@ def unknown_token(tokenizer: Tokenizer) -> str | None:
 
 
 def unknown_id(model: SentenceTransformer) -> int | None:
-    """Return the index of the unknown token's row in a static model; None without one."""
+    """Return the index of the unknown token's row in a static model, or None if it has none."""
     tokenizer = tokenizer_of(model)
     token = unknown_token(tokenizer)
     return None if token is None else tokenizer.token_to_id(token)
@@ -214,9 +212,9 @@ def unknown_id(model: SentenceTransformer) -> int | None:
 
 @torch.no_grad()
 def set_unknown(model: SentenceTransformer, value: float = UNKNOWN) -> None:
-    """Set all entries of the unknown token's vector to ``value``, unless the vector was trained.
+    """Set the entries of the unknown token's vector to ``value``, unless the vector was trained.
 
-    In a table with a document row the first entry stays 0.
+    In a model with a document row the first entry stays 0.
     """
     unknown = unknown_id(model)
     if unknown is not None and table_of(model)[unknown].abs().max() <= UNKNOWN:
@@ -225,29 +223,29 @@ def set_unknown(model: SentenceTransformer, value: float = UNKNOWN) -> None:
 
 
 def freeze_unknown(model: SentenceTransformer) -> None:
-    """Exclude the unknown token's vector from training, unless an earlier run trained it."""
+    """Keep the unknown token's vector from training, unless an earlier run trained it."""
     unknown = unknown_id(model)
     table = table_of(model)
     if unknown is None or table[unknown].abs().max() > UNKNOWN:
         return
 
     def without_unknown(gradient: Tensor) -> Tensor:
-        gradient[unknown] = 0  # in place: a copy of (vocabulary, dim) would cost each step
+        gradient[unknown] = 0  # in place, as a copy of (vocabulary, dim) would slow each step down
         return gradient
 
     table.register_hook(without_unknown)  # type: ignore[no-untyped-call]
 
 
 def embedded_tokenizer() -> Tokenizer:
-    """Return the tokenizer with English word pieces that comes with the package."""
+    """Return the package's own tokenizer, of English word pieces."""
     return Tokenizer.from_file(str(EMBEDDED / EMBEDDED_MODEL / "tokenizer.json"))
 
 
 def learn_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """Learn word pieces for texts in any script, by byte-pair encoding of UTF-8.
+    """Learn a byte-pair encoding of the UTF-8 of texts, in any script.
 
-    Spaces and control characters get no pieces. With fewer pieces, search in long documents gets
-    better and search in short ones worse (docs/laboratory/own-text.md).
+    Spaces and control characters are dropped. Fewer pieces improve search in long documents and
+    worsen it in short ones (docs/laboratory/own-text.md).
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
@@ -266,7 +264,7 @@ def learn_tokenizer(texts: Iterable[str]) -> Tokenizer:
 
 
 def without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy of a tokenizer without special tokens and padding."""
+    """Return a copy of a tokenizer that adds neither special tokens nor padding."""
     settings = json.loads(tokenizer.to_str())
     settings |= {"post_processor": None, "padding": None}
     return Tokenizer.from_str(json.dumps(settings))
@@ -289,7 +287,7 @@ def pretrained_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
 
 
 def fast_tokenizer(model: SentenceTransformer) -> Tokenizer:
-    """Return a model's tokenizer as one of the package tokenizers, as static models need it."""
+    """Return a model's tokenizer as a ``tokenizers.Tokenizer``, which static models need."""
     tokenizer = getattr(model.tokenizer, "backend_tokenizer", model.tokenizer)
     if not isinstance(tokenizer, Tokenizer):
         raise ParameterError(

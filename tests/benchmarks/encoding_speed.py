@@ -22,7 +22,7 @@ from sentence_transformers import SentenceTransformer
 from dystress_text.evaluation.text_encoder import with_pooler
 from dystress_text.io.paths import model_path
 from dystress_text.io.text_lines import CorpusReport, open_text, read_sentences
-from dystress_text.models.embedder import encode
+from dystress_text.models.encoding import encode
 from dystress_text.models.loading import load_encoder
 
 

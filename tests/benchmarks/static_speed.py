@@ -86,7 +86,7 @@ def encoders(folder: str) -> dict[str, Callable[[list[str]], Any]]:
     """Return functions that encode texts with a saved model."""
     from sentence_transformers import SentenceTransformer
 
-    from dystress_text.models.embedder import encode
+    from dystress_text.models.encoding import encode
     from dystress_text.models.loading import load_sentence_transformer
 
     model = load_sentence_transformer(folder)

@@ -50,7 +50,7 @@ from dystress_text.finetuning.task import TextTask
 from dystress_text.finetuning.texts import plain_text
 from dystress_text.io.paths import EMBEDDED
 from dystress_text.io.text_lines import CorpusReport, open_text, read_sentences
-from dystress_text.models.reading import TextReader
+from dystress_text.models.text_reader import TextReader
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.allocator import keep_freed_memory
 from dystress_text.training.batches import BatchOrder

@@ -33,7 +33,7 @@ def save(folder: Path) -> None:
     sys.path[:0] = [str(tests), str(tests / "support")]
     import torch
     from conftest import make_sentences
-    from model_cases import build_model, encoder_module
+    from model_cases import build_model, encoder_module, with_document_row
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 
@@ -46,21 +46,17 @@ def save(folder: Path) -> None:
         embedded_tokenizer,
         initialize_by_idf,
         new_static,
-        set_document_row,
         table_of,
-        tokenizer_of,
     )
 
     def pooled(mode: Any, *others: Any) -> SentenceTransformer:
         modules = [encoder_module(), Pooling(16, mode), *others, Normalize()]
         return SentenceTransformer(modules=modules, device="cpu")
 
-    def table(dim: int) -> SentenceTransformer:
-        static = new_static(embedded_tokenizer(), dim, normalize=True)
+    def table() -> SentenceTransformer:
+        static = new_static(embedded_tokenizer(), 64, normalize=True)
         initialize_by_idf(static, torch.ones(len(table_of(static))), texts=2, seed=0)
-        ids = torch.tensor(tokenizer_of(static).encode(texts[0]).ids)
-        set_document_row(static, [{"token_ids": ids, "lengths": torch.tensor([len(ids)])}])
-        return static
+        return with_document_row(static, texts[:1])
 
     texts = [*make_sentences(300), *filter(None, PROBES)]
     reader, words, _ = count_tokens(texts[:100], lambda word: [word], 10_000)
@@ -69,15 +65,15 @@ def save(folder: Path) -> None:
     distilled = DistilledPart(reader, rows)
     dense = build_model("bert", "avg", normalize=True)
     hybrids = {
-        "hybrid": new_hybrid(table(64), dense=dense, lexical=lexical),
-        "lexical": new_hybrid(table(64), lexical=lexical),
-        "distilled": new_hybrid(table(64), distilled=distilled, lexical=lexical),
+        "hybrid": new_hybrid(table(), dense=dense, lexical=lexical),
+        "lexical": new_hybrid(table(), lexical=lexical),
+        "distilled": new_hybrid(table(), distilled=distilled, lexical=lexical),
     }
     models: dict[str, SentenceTransformer] = {
-        "avg": build_model("bert", "avg", normalize=True),
+        "avg": dense,
         "first-last": build_model("bert", "avg_first_last", normalize=True),
         "cls-head": build_model("bert", "cls", head=True, normalize=True),
-        "static": table(64),  # clients may leave out its unknown token
+        "static": table(),  # clients may leave out its unknown token
         "decoder": build_model("llama", "last", normalize=True),
         "cls-mean": pooled(("cls", "mean")),
         "sqrt": pooled("mean_sqrt_len_tokens"),
@@ -102,12 +98,15 @@ def save(folder: Path) -> None:
     (folder / "expected.json").write_text(json.dumps(content))
 
 
+def card_of(model: str) -> str:
+    return (Path(model) / "README.md").read_text(encoding="utf-8")
+
+
 def prompted(model: str, texts: list[str], document: bool) -> list[str]:
     """Return texts for a client that knows no prompts, with that of documents on the card."""
-    prompt = ""
-    if document:
-        card = (Path(model) / "README.md").read_text(encoding="utf-8")
-        prompt = json.loads(re.findall(r'`("[^`]+")` \(document\)', card)[0])
+    if not document:
+        return texts
+    prompt = json.loads(re.findall(r'`("[^`]+")` \(document\)', card_of(model))[0])
     return [prompt + text for text in texts]
 
 
@@ -129,12 +128,11 @@ def sentence_transformers_onnx(model: str, texts: list[str]) -> Any:
 
 def by_card(model: str, texts: list[str], document: bool = False) -> Any:
     """Run the last block of code on the model's card, with the prompt that it names."""
-    card = (Path(model) / "README.md").read_text(encoding="utf-8")
-    texts = prompted(model, texts, document)
-    code = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[-1]
+    code = re.findall(r"```python\n(.*?)```", card_of(model), re.DOTALL)[-1]
     code = code.replace('"path/to/this/folder"', repr(model))
     code = re.sub(r"^sentences = .*$", "sentences = given", code, flags=re.MULTILINE)
-    names: dict[str, Any] = {"given": texts, "print": lambda *_: None}
+    given = prompted(model, texts, document)
+    names: dict[str, Any] = {"given": given, "print": lambda *_: None}
     exec(code, names)
     return names["embeddings"]
 
@@ -237,8 +235,9 @@ def chroma(model: str, texts: list[str], queries: list[str], document: bool = Fa
     return [int(first) for (first,) in found["ids"]]
 
 
-# name: (package, layout, function)
-READERS: dict[str, tuple[str, str, Callable[..., Any]]] = {
+Client = tuple[str, str, Callable[..., Any]]  # package, layout, function
+
+READERS: dict[str, Client] = {
     "sentence-transformers": ("sentence-transformers", "native", sentence_transformers),
     "sentence-transformers, onnx": ("sentence-transformers", "onnx", sentence_transformers_onnx),
     "transformers": ("transformers", "hf", by_card),
@@ -252,7 +251,7 @@ READERS: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "BERTopic": ("bertopic", "native", bertopic),
     "txtai, sentence-transformers": ("txtai", "native", txtai),
 }
-STORES: dict[str, tuple[str, str, Callable[..., Any]]] = {
+STORES: dict[str, Client] = {
     "FAISS": ("faiss-cpu", "native", faiss),
     "usearch": ("usearch", "native", usearch),
     "Chroma": ("chromadb", "native", chroma),

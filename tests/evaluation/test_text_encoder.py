@@ -18,7 +18,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.results import read_results
 from dystress_text.evaluation.text_encoder import TextEncoder, load_model
 from dystress_text.io.paths import EMBEDDED
-from dystress_text.models.embedder import encode
+from dystress_text.models.encoding import encode
 from dystress_text.models.hybrid import new_hybrid
 from dystress_text.models.loading import save_model
 from dystress_text.programs.evaluate import evaluate

@@ -21,7 +21,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.text_encoder import load_model
 from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.finetuning.settings import TextSettings
-from dystress_text.models.embedder import can_pack, encode
+from dystress_text.models.encoding import can_pack, encode
 from dystress_text.programs.export import main as export
 from dystress_text.programs.train import main
 

@@ -22,7 +22,8 @@ from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.initial_model import check_saving, load_initial_model
 from dystress_text.finetuning.texts import training_text
 from dystress_text.finetuning.training_data import prepare_data
-from dystress_text.models.embedder import Embedder, encode
+from dystress_text.models.encoding import encode
+from dystress_text.models.model_with_heads import ModelWithHeads
 from dystress_text.programs.train import main
 
 LENGTH = 12
@@ -181,8 +182,8 @@ def test_every_run_checks_the_pass(preset, tmp_path, monkeypatch, text_file):
     def shifted(self, *batch, **options):
         return forward(self, *batch, **options) + 0.1
 
-    forward = Embedder.forward
-    monkeypatch.setattr(Embedder, "forward", shifted)
+    forward = ModelWithHeads.forward
+    monkeypatch.setattr(ModelWithHeads, "forward", shifted)
     options = [f"--train_file={text_file}", f"--output_dir={tmp_path / 'out'}", "--max_steps=1"]
     assert main([f"--preset={preset}", *options, "--train_batch_size=8"]) == 2
     assert not (tmp_path / "out").exists()

@@ -6,6 +6,7 @@ from conftest import build_tokenizer, build_transformer, make_sentences
 from model_cases import (
     POSITIONS,
     build_model,
+    close,
     encode_alone,
     encoder_module,
     packed_batch,
@@ -16,8 +17,9 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.models.embedder import Embedder, can_pack, check_views, encode
+from dystress_text.models.encoding import can_pack, encode
 from dystress_text.models.loading import load_encoder, position_limit, save_model
+from dystress_text.models.model_with_heads import ModelWithHeads, check_views
 from dystress_text.models.poolers import (
     AVERAGED,
     FIRST,
@@ -32,34 +34,33 @@ FAMILIES = ("bert", "roberta", "distilbert", "mpnet", "modernbert")
 DECODERS = ("llama", "gpt2")
 
 
-def pooled(name, features):
-    for module in pooling_modules(name, encoder_module()):
-        features = module(features)
-    return features["sentence_embedding"]
+def with_pooler(module, pooler):
+    return SentenceTransformer(modules=[module, *pooling_modules(pooler, module)], device="cpu")
 
 
-def test_poolers_against_loops():
+@pytest.mark.parametrize("pooler", POOLERS)
+def test_poolers_against_loops(pooler):
     torch.manual_seed(0)
     states = [torch.randn(2, 4, 16) for _ in range(4)]  # the embedding layer and three more
     lengths = [4, 2]
-    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
     features = {
         "token_embeddings": states[-1],
         "all_layer_embeddings": states,
-        "attention_mask": mask,
+        "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]),
     }
-    for name, layers in AVERAGED.items():
-        rows = []
-        for row, length in enumerate(lengths):
-            total = 0
-            for layer in layers:
-                for i in range(length):
-                    total = total + states[layer][row, i]
-            rows.append(total / (length * len(layers)))
-        torch.testing.assert_close(pooled(name, dict(features)), torch.stack(rows))
-    for name in FIRST:
-        assert torch.equal(pooled(name, dict(features)), states[3][:, 0])
-    assert torch.equal(pooled("last", dict(features)), states[3][torch.arange(2), [3, 1]])
+    rows = []
+    for row, length in enumerate(lengths):
+        layers = [states[i][row] for i in AVERAGED.get(pooler, [-1])]
+        tokens = range(length)
+        if pooler in FIRST:
+            tokens = [0]
+        if pooler == "last":
+            tokens = [length - 1]
+        total = sum(layer[i] for layer in layers for i in tokens)
+        rows.append(total / (len(layers) * len(tokens)))
+    for module in pooling_modules(pooler, encoder_module()):
+        features = module(features)
+    close(features["sentence_embedding"], torch.stack(rows))
 
 
 @pytest.mark.parametrize("pooler", POOLERS)
@@ -71,7 +72,7 @@ def test_pooler_is_recognised_by_its_modules(pooler):
 def test_limit_of_positions_or_tokenizer(tmp_path):
     for family in FAMILIES:
         assert position_limit(build_transformer(family)) == POSITIONS
-        assert encoder_module(family).max_seq_length == POSITIONS
+    assert encoder_module().max_seq_length == POSITIONS
     save_encoder(tmp_path)
     tokenizer = build_tokenizer()
     tokenizer.model_max_length = 12
@@ -88,17 +89,17 @@ def test_one_pass_equals_a_model_for_each_pooler(family):
     assert not model[0].model.config.output_hidden_states
     for pooler in POOLERS:
         expected = encode_alone(build_model(family, pooler, **prompts), sentences)
-        torch.testing.assert_close(found[pooler], expected, rtol=0, atol=1e-5)
+        close(found[pooler], expected, 1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_all_trainable_parameters_get_a_gradient(family):
     """DistributedDataParallel needs each trainable parameter in the graph."""
     model = build_model(family, "cls")
-    embedder = Embedder(model, random_head()).train()
+    trained = ModelWithHeads(model, random_head()).train()
     batch = packed_batch(model, make_sentences(4))
-    embedder(*batch, packed=can_pack(model)).square().sum().backward()
-    for name, parameter in embedder.named_parameters():
+    trained(*batch, packed=can_pack(model)).square().sum().backward()
+    for name, parameter in trained.named_parameters():
         assert parameter.requires_grad == (parameter.grad is not None), name
 
 
@@ -111,20 +112,15 @@ def test_missing_tokenizer_is_rejected(tmp_path):
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 def test_dropout_by_option(family, tmp_path):
     save_encoder(tmp_path, family)
-    for rate in (0.2, 0.0):
-        module = load_encoder(str(tmp_path), rate).module
-        modules = [module, *pooling_modules("avg", module)]
-        embedder = Embedder(SentenceTransformer(modules=modules, device="cpu"))
-        if rate > 0:
-            check_views(embedder)
-            continue
-        with pytest.raises(ParameterError, match="dropout"):
-            check_views(embedder)
+    some, none = (load_encoder(str(tmp_path), rate).module for rate in (0.2, 0.0))
+    check_views(ModelWithHeads(with_pooler(some, "avg")))
+    with pytest.raises(ParameterError, match="dropout"):
+        check_views(ModelWithHeads(with_pooler(none, "avg")))
 
 
-def test_decoders_are_recognised():
-    for family in (*FAMILIES, *DECODERS):
-        assert attends_to_the_left_only(build_transformer(family)) == (family in DECODERS)
+@pytest.mark.parametrize("family", [*FAMILIES, *DECODERS])
+def test_decoders_are_recognised(family):
+    assert attends_to_the_left_only(build_transformer(family)) == (family in DECODERS)
 
 
 @pytest.mark.parametrize(("family", "side"), [("llama", "left"), ("gpt2", "right")])
@@ -135,15 +131,15 @@ def test_last_token_does_not_depend_on_padding(family, side, tmp_path):
     tokenizer.init_kwargs["padding_side"] = side
     tokenizer.save_pretrained(tmp_path / "decoder")
     module = load_encoder(str(tmp_path / "decoder")).module
-    model = SentenceTransformer(modules=[module, *pooling_modules("last", module)], device="cpu")
     sentences = make_sentences(9)
     alone = []
     for sentence in sentences:
         ids = torch.tensor([tokenizer(sentence)["input_ids"]])
         alone.append(module.model.eval()(ids).last_hidden_state[0, -1].detach())
     expected = torch.stack(alone)
-    torch.testing.assert_close(encode(model, sentences), expected, rtol=0, atol=1e-6)
+    model = with_pooler(module, "last")
+    close(encode(model, sentences), expected)
     save_model(model, tmp_path / "saved")
     saved = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
-    torch.testing.assert_close(torch.tensor(saved.encode(sentences)), expected, rtol=0, atol=1e-6)
+    close(saved.encode(sentences), expected)
     assert AutoTokenizer.from_pretrained(tmp_path / "saved").padding_side == "right"

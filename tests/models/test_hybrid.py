@@ -14,7 +14,7 @@ import torch
 from conftest import make_sentences
 from datasets import Dataset
 from hub_server import hub_server, with_hub
-from model_cases import build_model, build_static
+from model_cases import build_model, build_static, close, with_document_row
 from safetensors.torch import save_file
 from sentence_transformers import (
     SentenceTransformer,
@@ -24,16 +24,11 @@ from sentence_transformers import (
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Router
 from snowballstemmer import stemmer
-from torch.nn.functional import normalize
 
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.io.words import WordReader
 from dystress_text.models import hybrid as hybrid_models
-from dystress_text.models.hybrid import (
-    lexical_part,
-    load_dense,
-    new_hybrid,
-)
+from dystress_text.models.hybrid import lexical_part, load_dense, new_hybrid
 from dystress_text.models.hybrid_module import (
     DOCUMENT,
     BagReader,
@@ -42,22 +37,16 @@ from dystress_text.models.hybrid_module import (
     unit,
 )
 from dystress_text.models.loading import load_sentence_transformer, save_model
-from dystress_text.models.static import (
-    embedded_tokenizer,
-    new_static,
-    set_document_row,
-    set_unknown,
-    table_of,
-    tokenizer_of,
-    unknown_id,
-)
+from dystress_text.models.static import table_of, tokenizer_of, unknown_id
 from dystress_text.programs.export import main as export
 
+DUCK = "\N{DUCK}"  # unknown to all tokenizers
 LONG = " ".join(["cats dogs"] * 60)  # longer than the 40 positions of the dense model
 TEXTS = [*make_sentences(9), "[SEP] a cat [CLS] ran", LONG, "trees", "42 42 women", ""]
 CORPUS = [*make_sentences(60), "42 birds", "", LONG, "Trees, rivers and 42 houses", "treeless"]
-IDF = [1.5, 2.0, 2.5]
 ROWS = torch.randn(3, 5, generator=torch.Generator().manual_seed(1))
+IDF = {"cat": 1.5, "tree": 2.0, "houses": 2.5}
+STEM = stemmer("english").stemWord
 
 
 def lexical(texts=CORPUS, dim=32, language="english"):
@@ -77,112 +66,96 @@ def hybrid(dense):
 
 @pytest.fixture
 def without_dense():
-    reader = BagReader(
-        {"cat": [0], "tree": [1], "houses": [2]}, IDF, "[a-z0-9]+", "[\u4e00-\u9fff]+"
-    )
-    parts = {
-        "distilled": DistilledPart(reader, ROWS.clone()),
-        "lexical": lexical(),
-    }
-    return new_hybrid(table_with_document_row(), **parts)
+    words = {word: [i] for i, word in enumerate(IDF)}
+    reader = BagReader(words, [*IDF.values()], "[a-z0-9]+", "[\u4e00-\u9fff]+")
+    table = with_document_row(build_static(8), CORPUS[:2])
+    distilled = DistilledPart(reader, ROWS.clone())
+    return new_hybrid(table, distilled=distilled, lexical=lexical())
 
 
-def table_with_document_row():
-    """Return a static model of random rows whose document row is set by two texts."""
-    static = new_static(embedded_tokenizer(), 8, normalize=True)
-    table = table_of(static)
-    with torch.no_grad():
-        table[:, 1:] = torch.randn(len(table), 7, generator=torch.Generator().manual_seed(2))
-    ids = [tokenizer_of(static).encode(text).ids for text in CORPUS[:2]]
-    lengths = torch.tensor([len(of_text) for of_text in ids])
-    set_document_row(static, [{"token_ids": torch.tensor(ids[0] + ids[1]), "lengths": lengths}])
-    return static
+@pytest.fixture
+def load(tmp_path):
+    """Return a function that saves a model and loads it with the code in its folder."""
+
+    def saved(model, **options):
+        save_model(model, tmp_path / "hybrid")
+        return SentenceTransformer(
+            str(tmp_path / "hybrid"), trust_remote_code=True, device="cpu", **options
+        )
+
+    return saved
 
 
-def as_unit(vector):
-    length = np.linalg.norm(vector)
-    return vector / length if length else vector
+def units(vectors):
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(lengths, lengths, 1)
+
+
+def words_of(text):
+    return re.findall(r"[a-z0-9]+", text.lower())
 
 
 def stems(text):
-    stem = stemmer("english").stemWord
     stop_words = WordReader("english").stop_words
-    words = re.findall(r"[a-z0-9]+", text.lower())
-    return [stem(word) for word in words if word not in stop_words]
+    return [STEM(word) for word in words_of(text) if word not in stop_words]
 
 
-def lexical_vectors(texts, dim, document):
-    """Return the lexical part by its formula in fp64; words without a known stem are left out."""
-    bags = [Counter(stems(text)) for text in CORPUS]
+def weights(tokens, idf):
+    """Return (1 + ln tf) idf of the tokens that have an idf."""
+    counts = Counter(token for token in tokens if token in idf)
+    return {token: (1 + math.log(tf)) * idf[token] for token, tf in counts.items()}
+
+
+def lexical_vectors(texts, document):
+    """Return the lexical part by its formula in fp64."""
+    bags = [set(stems(text)) for text in CORPUS]
     rare = 0.01 * len(CORPUS)
-    weights = {}
+    idf = {}
     for stem in set().union(*bags):
         frequency = sum(stem in bag for bag in bags)
-        weights[stem] = math.log((rare + len(CORPUS)) / (rare + frequency))
-
-    def entries(bag):
-        known = [stem for stem in bag if stem in weights]
-        return {stem: (1 + math.log(bag[stem])) * weights[stem] for stem in known}
-
-    squares = [sum(value**2 for value in entries(bag).values()) for bag in bags]
-    vectors = []
-    for text in texts:
-        vector = np.zeros(dim)
-        for stem, value in entries(Counter(stems(text))).items():
+        idf[stem] = math.log((rare + len(CORPUS)) / (rare + frequency))
+    vectors = np.zeros((len(texts), 32))
+    for vector, text in zip(vectors, texts, strict=True):
+        for stem, weight in weights(stems(text), idf).items():
             digest = hashlib.blake2b(stem.encode(), digest_size=16).digest()
-            for i in range(4):
-                number = int.from_bytes(digest[4 * i : 4 * i + 4], sys.byteorder, signed=True)
-                vector[(number >> 1) % (dim - 1)] += value / 2 * (1 if number % 2 else -1)
-        if document:
-            vector[-1] = math.sqrt(0.25 * np.mean(squares))
-        vectors.append(as_unit(vector))
-    return np.array(vectors)
+            for number in np.frombuffer(digest, np.int32).tolist():
+                sign = 1 if number % 2 else -1
+                vector[(number >> 1) % 31] += sign * weight / 2
+    if document:
+        squares = [sum(w**2 for w in weights(stems(text), idf).values()) for text in CORPUS]
+        vectors[:, -1] = math.sqrt(0.25 * np.mean(squares))
+    return units(vectors)
 
 
 def distilled_vectors(texts):
-    """Return the distilled part by its formula; 'treeless' and the like count as tree or houses."""
-    counted = {"cat": 0, "tree": 1, "houses": 2}
-    vectors = []
-    for text in texts:
-        words = re.findall(r"[a-z0-9]+", text.lower())
-        counts = Counter()
-        for word in words:
-            if word in counted:
-                counts[counted[word]] += 1
-            elif word[:5] == "house":
-                counts[2] += 1
-        vector = np.zeros(5)
-        for i, tf in counts.items():
-            vector += (1 + math.log(tf)) * IDF[i] * ROWS[i].double().numpy()
-        vectors.append(as_unit(vector))
-    return np.array(vectors)
+    """Return the distilled part by its formula; words with the letters 'house' are one."""
+    vectors = np.zeros((len(texts), 5))
+    rows = dict(zip(IDF, ROWS.double().numpy(), strict=True))
+    for vector, text in zip(vectors, texts, strict=True):
+        words = ["houses" if word[:5] == "house" else word for word in words_of(text)]
+        for word, weight in weights(words, IDF).items():
+            vector += weight * rows[word]
+    return units(vectors)
 
 
-def table_vectors(model, texts, document):
+def table_vectors(model, texts, document=False):
     """Return the table's part, row by row."""
-    part = model[0].parts["table"]
-    table = part[0].embedding.weight.detach().double().numpy()
-    tokenizer = part[0].tokenizer
-    vectors = []
-    for text in texts:
-        vector = np.zeros(table.shape[1])
-        for token in tokenizer.encode(text, add_special_tokens=False).ids:
-            vector += table[token]
-        document_token = tokenizer.token_to_id(DOCUMENT.strip())
-        if document and document_token is not None:
-            vector += table[document_token]
-        vectors.append(as_unit(vector))
-    return np.array(vectors)
+    static = model[0].parts["table"]
+    table = table_of(static).detach().double().numpy()
+    mark = tokenizer_of(static).token_to_id(DOCUMENT.strip())
+    vectors = np.zeros((len(texts), table.shape[1]))
+    for vector, text in zip(vectors, texts, strict=True):
+        ids = tokenizer_of(static).encode(text, add_special_tokens=False).ids
+        if document and mark is not None:
+            ids.append(mark)
+        for i in ids:
+            vector += table[i]
+    return units(vectors)
 
 
 def joined(*parts):
     """Join parts, each with its weight."""
-    rows = np.hstack([math.sqrt(weight) * vectors for weight, vectors in parts])
-    return np.array([as_unit(row) for row in rows])
-
-
-def close(found, expected, atol=1e-6):
-    np.testing.assert_allclose(np.asarray(found), expected, rtol=0, atol=atol)
+    return units(np.hstack([math.sqrt(weight) * vectors for weight, vectors in parts]))
 
 
 def test_on_the_hub_it_says_how_to_load_it(hybrid, tmp_path):
@@ -194,35 +167,44 @@ def test_on_the_hub_it_says_how_to_load_it(hybrid, tmp_path):
             load_sentence_transformer("someone/hybrid")
 
 
-def test_saved_model_joins_its_parts_without_this_package(dense, hybrid, tmp_path):
-    folder = tmp_path / "hybrid"
-    save_model(hybrid, folder)
-    plain = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+def test_saved_model_joins_its_parts_without_this_package(dense, hybrid, load, tmp_path):
+    plain = load(hybrid)
     assert not isinstance(plain[0], HybridEmbedding)  # but the class of the folder's own file
-    names = {
-        "encode": dense.encode,
-        "encode_query": dense.encode_query,
-        "encode_document": dense.encode_document,
-    }
-    for name, encode in names.items():
+    folder = str(tmp_path / "hybrid")
+    assert export([folder, "--to=native"]) == 0
+    assert export([folder, "--to=onnx"]) == 2
+    models = [
+        plain,
+        load_sentence_transformer(folder),
+        load_sentence_transformer(f"{folder}-native"),
+    ]
+    for name in ("encode", "encode_query", "encode_document"):
         document = name == "encode_document"
-        own = np.array([as_unit(vector) for vector in encode(TEXTS).astype(float)])
-        counted = lexical_vectors(TEXTS, 32, document)
-        table = table_vectors(hybrid, TEXTS, document)
-        expected = joined((1, own), (1, counted), (0.5, table))
-        close(getattr(plain, name)(TEXTS), expected)
-        close(getattr(load_sentence_transformer(str(folder)), name)(TEXTS), expected)
-    assert export([str(folder), "--to=native"]) == 0
-    assert export([str(folder), "--to=onnx"]) == 2
-    copy = load_sentence_transformer(f"{folder}-native")
-    close(copy.encode_document(TEXTS), plain.encode_document(TEXTS))
+        own = units(getattr(dense, name)(TEXTS).astype(float))
+        counted = lexical_vectors(TEXTS, document)
+        expected = joined((1, own), (1, counted), (0.5, table_vectors(hybrid, TEXTS, document)))
+        for model in models:
+            close(getattr(model, name)(TEXTS), expected)
 
 
-def test_the_dense_model_gets_the_options_of_the_whole(hybrid, tmp_path):
-    save_model(hybrid, tmp_path / "hybrid")
-    loaded = SentenceTransformer(
-        str(tmp_path / "hybrid"),
-        trust_remote_code=True,
+def test_model_without_a_dense_model_equals_its_formula(without_dense, load, tmp_path):
+    plain = load(without_dense)
+    texts = [text for text in TEXTS if text]
+    for encode, document in [
+        (plain.encode, False),
+        (plain.encode_query, False),
+        (plain.encode_document, True),
+    ]:
+        distilled = distilled_vectors(texts)
+        counted = lexical_vectors(texts, document)
+        table = table_vectors(without_dense, texts, document)
+        close(encode(texts), joined((1, distilled), (1, counted), (0.75, table)))
+    assert not any("transformer" in file.name for file in tmp_path.rglob("*.safetensors"))
+
+
+def test_the_dense_model_gets_the_options_of_the_whole(hybrid, load):
+    loaded = load(
+        hybrid,
         model_kwargs={"dtype": torch.float64},
         processor_kwargs={"model_max_length": 7},
         config_kwargs={"attention_probs_dropout_prob": 0.3},
@@ -233,38 +215,21 @@ def test_the_dense_model_gets_the_options_of_the_whole(hybrid, tmp_path):
     assert dense[0].model.config.attention_probs_dropout_prob == 0.3
 
 
-def test_model_without_a_dense_model_equals_its_formula(without_dense, tmp_path):
-    save_model(without_dense, tmp_path / "hybrid")
-    plain = SentenceTransformer(str(tmp_path / "hybrid"), trust_remote_code=True, device="cpu")
-    texts = [text for text in TEXTS if text]
-    for name in ("encode", "encode_query", "encode_document"):
-        document = name == "encode_document"
-        parts = [
-            (1, distilled_vectors(texts)),
-            (1, lexical_vectors(texts, 32, document)),
-            (0.75, table_vectors(without_dense, texts, document)),
-        ]
-        close(getattr(plain, name)(texts), joined(*parts))
-    queries = torch.as_tensor(plain.encode_query(texts))
-    scores = queries @ torch.as_tensor(plain.encode_document(texts)).T
-    assert scores.shape == (len(texts), len(texts))
-    assert not any("transformer" in file.name for file in tmp_path.rglob("*.safetensors"))
-
-
 def test_the_folders_code_imports_four_packages(hybrid, tmp_path):
-    save_model(hybrid, tmp_path / "hybrid")
-    code = ast.parse((tmp_path / "hybrid" / "hybrid_module.py").read_text(encoding="utf-8"))
-    roots = set()
+    save_model(hybrid, tmp_path)
+    code = ast.parse((tmp_path / "hybrid_module.py").read_text(encoding="utf-8"))
+    imported = set()
     for node in ast.walk(code):
         if isinstance(node, ast.ImportFrom):
-            roots.add(node.module.split(".")[0])
+            imported.add(node.module)
         if isinstance(node, ast.Import):
-            roots |= {name.name.split(".")[0] for name in node.names}
+            imported |= {name.name for name in node.names}
+    roots = {name.split(".")[0] for name in imported}
     packages = {"torch", "safetensors", "sentence_transformers", "tokenizers"}
     assert roots <= packages | sys.stdlib_module_names
 
 
-def test_hybrids_of_0_2_load(dense, tmp_path):
+def test_hybrids_of_0_2_load(dense, load, tmp_path):
     static = build_static(16, small=True)
     dense.save(str(tmp_path / "model"))
     save_file({"table": table_of(static).detach()}, tmp_path / "words.safetensors")
@@ -275,16 +240,11 @@ def test_hybrids_of_0_2_load(dense, tmp_path):
     config = {"prompts": {"query": "the cat saw "}, "similarity_fn_name": "cosine"}
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(config))
     loaded = load_sentence_transformer(str(tmp_path))
-    table = table_vectors(loaded, TEXTS, False)
-    for encode, own in [
-        (loaded.encode, dense.encode(TEXTS)),
-        (loaded.encode_query, dense.encode_query(TEXTS)),
-        (loaded.encode_document, dense.encode(TEXTS)),
-    ]:
-        close(encode(TEXTS), joined((1, own), (0.49, table)))
-    save_model(loaded, tmp_path / "again")
-    plain = SentenceTransformer(str(tmp_path / "again"), trust_remote_code=True, device="cpu")
-    close(plain.encode_query(TEXTS), loaded.encode_query(TEXTS))
+    table = table_vectors(loaded, TEXTS)
+    for model in (loaded, load(loaded)):
+        query = joined((1, dense.encode_query(TEXTS)), (0.49, table))
+        close(model.encode_query(TEXTS), query)
+        close(model.encode_document(TEXTS), joined((1, dense.encode(TEXTS)), (0.49, table)))
 
 
 def test_only_the_prompt_marks_a_document(hybrid):
@@ -295,27 +255,31 @@ def test_only_the_prompt_marks_a_document(hybrid):
     assert hybrid.eval()(features)["sentence_embedding"][0, last] > 0.1
 
 
-def test_words_without_spaces_digits_and_the_unknown():
-    corpus = ["\u6f22\u5b57\u3092", "\u6f22\u5b57", "42 houses", "", "caf\u00e9s", "thereabouts"]
-    corpus += ["houses", "houseboats", "\u5c71"]
-    part = lexical(corpus, 64)
-    tokens = part.settings["tokens"]
-    for text, expected in [
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
         ("\u6f22\u5b57!", ["\u6f22\u5b57"]),
         ("\u5c71", ["\u5c71"]),
         ("the 42", ["42"]),
         ("housekeepers", ["hous"]),  # the most frequent with these five letters
-        ("cafe\u0301s", [stemmer("english").stemWord("caf\u00e9s")]),  # another normal form
+        ("cafe\u0301s", [STEM("caf\u00e9s")]),  # another normal form
         ("zebra the there", []),  # stop words do not count as words that begin like them
-    ]:
-        assert [tokens[token] for token in part.reader.bag(text)] == expected
+    ],
+)
+def test_words_without_spaces_digits_and_the_unknown(text, expected):
+    corpus = ["\u6f22\u5b57\u3092", "\u6f22\u5b57", "42 houses", "", "caf\u00e9s", "thereabouts"]
+    part = lexical([*corpus, "houses", "houseboats", "\u5c71"])
+    tokens = part.settings["tokens"]
+    assert [tokens[token] for token in part.reader.bag(text)] == expected
 
 
 def test_no_language_counts_words_and_first_letters():
-    part = lexical(["housing", "houses", "river"], 64, None)
-    known = {part.settings["tokens"][token] for token in part.reader.bag("houses")}
-    unknown = {part.settings["tokens"][token] for token in part.reader.bag("household")}
-    assert known == {"houses", *unknown}
+    part = lexical(["housing", "houses", "river"], language=None)
+    known = part.reader.bag("houses").keys()
+    unknown = part.reader.bag("household").keys()
+    tokens = part.settings["tokens"]
+    assert {tokens[token] for token in known - unknown} == {"houses"}
+    assert unknown < known
 
 
 def test_the_most_frequent_tokens_are_kept(monkeypatch):
@@ -327,7 +291,7 @@ def test_the_most_frequent_tokens_are_kept(monkeypatch):
 
 
 def test_loss_of_three_columns_equals_a_loop(hybrid):
-    columns = [["cat", "dog", "the bird"], ["tree", "\N{DUCK}", "river"], ["one", "two", "red"]]
+    columns = [["cat", "dog", "the bird"], ["tree", DUCK, "river"], ["one", "two", "red"]]
     hybrid.eval()
     anchors, *others = [hybrid.encode(texts).astype(np.float64) for texts in columns]
     scores = 20 * anchors @ np.concatenate(others).T
@@ -340,77 +304,72 @@ def test_loss_of_three_columns_equals_a_loop(hybrid):
 def test_unknown_text_has_finite_gradients_and_no_nan(dense):
     static = build_static(16, small=True)
     with torch.no_grad():
-        table_of(static)[unknown_id(static)] = 0
-    set_unknown(static)  # as in a new table
+        table_of(static)[unknown_id(static)] = torch.tensor([0, *[2e-5] * 15])  # as in a new one
     hybrid = new_hybrid(static, dense=dense, lexical=lexical()).eval()
     assert hybrid[0].parts["table"][0].embedding.weight is table_of(static)
-    texts = ["\N{DUCK}", "the cat"]
+    texts = [DUCK, "the cat"]
     vectors = hybrid(hybrid.preprocess(texts))["sentence_embedding"]
-    close(vectors[0, :16].detach(), dense.encode(texts)[0])
+    close(vectors[0, :16].detach(), dense.encode(DUCK))
     vectors[0].sum().backward()
     gradients = [p.grad for p in hybrid.parameters() if p.grad is not None]
-    assert torch.stack([gradient.norm() for gradient in gradients]).norm() < 1e3
+    assert max(gradient.norm() for gradient in gradients) < 1e3
     close(hybrid.half().encode(texts), vectors.detach(), 4e-3)
 
 
 def test_texts_without_a_known_word_train_without_a_dense_model(without_dense):
     without_dense.eval()
-    columns = [["\N{DUCK}", "cat", ""], ["", "tree", "\N{DUCK}"]]
+    columns = [[DUCK, "cat", ""], ["", "tree", DUCK]]
     features = [without_dense.preprocess(texts) for texts in columns]
     MultipleNegativesRankingLoss(without_dense)(features, None).backward()
     for parameter in without_dense.parameters():
         assert parameter.grad.norm() < 1e3
     vectors = without_dense.encode(columns[0])
-    half = without_dense.half().encode(columns[0], normalize_embeddings=True)
-    close(half, vectors, 4e-3)
-    close(np.linalg.norm(vectors, axis=1), 1)
+    close(np.linalg.norm(vectors, axis=1), np.ones(3))
+    close(without_dense.half().encode(columns[0], normalize_embeddings=True), vectors, 4e-3)
 
 
 def test_sentence_transformers_trains_it(without_dense, tmp_path):
     rows = without_dense[0].parts["distilled"].rows
     before = rows.detach().clone()
     data = Dataset.from_dict({"anchor": ["cat", "tree"] * 4, "positive": ["houses", "cats"] * 4})
-    options = {"max_steps": 2, "report_to": [], "use_cpu": True, "save_strategy": "no"}
     arguments = SentenceTransformerTrainingArguments(
-        str(tmp_path), per_device_train_batch_size=4, prompts={"positive": DOCUMENT}, **options
+        str(tmp_path),
+        per_device_train_batch_size=4,
+        prompts={"positive": DOCUMENT},
+        max_steps=2,
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
     )
     loss = MultipleNegativesRankingLoss(without_dense)
-    trainer = SentenceTransformerTrainer(without_dense, arguments, data, loss=loss)
-    trainer.train()
+    SentenceTransformerTrainer(without_dense, arguments, data, loss=loss).train()
     assert torch.isfinite(rows).all()
     assert not torch.equal(rows, before)
 
 
 def test_unit_vectors_of_half_precision_are_computed_in_fp32():
-    assert unit(torch.full((1, 400), 6e4).half())[0].tolist() == pytest.approx([0.05] * 400)
+    close(unit(torch.full((1, 400), 6e4).half()), [[0.05] * 400])
 
 
-def test_prompt_is_for_the_dense_part_only(hybrid):
-    plain = hybrid.encode("a dog ran")
-    prompted = hybrid.encode_query("a dog ran")
-    close(prompted[16:], plain[16:])
-    assert np.abs(prompted - plain).max() > 1e-3
-
-
-def test_static_model_can_be_the_dense_part(tmp_path):
+def test_static_model_can_be_the_dense_part(load):
     dense = build_static(8, seed=1)
     dense.prompts = {"own": "dogs "}
     dense.default_prompt_name = "own"
     hybrid = new_hybrid(build_static(16, small=True), dense=dense)
-    save_model(hybrid, tmp_path)
-    own = normalize(torch.as_tensor(dense.encode(["the cat"])), dim=1)
-    for model in (hybrid, load_sentence_transformer(str(tmp_path))):
-        found = torch.as_tensor(model.encode(["the cat"]))
-        torch.testing.assert_close(normalize(found[:, :8], dim=1), own, rtol=0, atol=1e-6)
+    own = units(dense.encode(["the cat"]))
+    for model in (hybrid, load(hybrid)):
+        close(units(model.encode(["the cat"])[:, :8]), own)
 
 
-def test_invalid_dense_model_is_rejected(hybrid, tmp_path):
-    save_model(hybrid, tmp_path / "hybrid")
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "modules.json").write_text("[{")
-    routes = [[build_static(8)[0]], [build_static(8, seed=1)[0]]]
-    router = Router.for_query_document(*routes)
-    SentenceTransformer(modules=[router], device="cpu").save(str(tmp_path / "router"))
-    for kind in ("damaged", "nothing", "hybrid", "router"):
-        with pytest.raises(ParameterError, match=r"hybrid: [^\n]+\Z"):
-            load_dense(str(tmp_path / kind))
+@pytest.mark.parametrize("kind", ["damaged", "nothing", "hybrid", "router"])
+def test_invalid_dense_model_is_rejected(kind, hybrid, tmp_path):
+    if kind == "damaged":
+        (tmp_path / "modules.json").write_text("[{")
+    if kind == "hybrid":
+        save_model(hybrid, tmp_path)
+    if kind == "router":
+        routes = [[build_static(8)[0]], [build_static(8, seed=1)[0]]]
+        router = Router.for_query_document(*routes)
+        SentenceTransformer(modules=[router], device="cpu").save(str(tmp_path))
+    with pytest.raises(ParameterError, match=r"hybrid: [^\n]+\Z"):
+        load_dense(str(tmp_path))

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
 from sentence_transformers import SentenceTransformer
@@ -15,8 +16,13 @@ from torch import Tensor, nn
 
 from dystress_text.models.loading import load_encoder
 from dystress_text.models.poolers import pooling_modules
-from dystress_text.models.reading import TextReader
-from dystress_text.models.static import embedded_tokenizer, new_static, table_of
+from dystress_text.models.static import (
+    embedded_tokenizer,
+    new_static,
+    set_document_row,
+    table_of,
+)
+from dystress_text.models.text_reader import TextReader
 
 POSITIONS = 40  # of the encoders in conftest
 TEXTS = [*make_sentences(7), "cat", " ".join(["cat"] * 100)]  # the last one is beyond the positions
@@ -83,6 +89,12 @@ def build_static(
     return model
 
 
+def with_document_row(static: SentenceTransformer, texts: Sequence[str]) -> SentenceTransformer:
+    """Set the document row of a static model as training on texts does; return the model."""
+    set_document_row(static, [TextReader(static, 10_000).batch(texts)])
+    return static
+
+
 def encode_alone(model: SentenceTransformer, texts: Sequence[str]) -> Tensor:
     """Return sentence-transformers' embeddings (texts, dim), each text in a batch of one."""
     encode = functools.partial(model.encode, convert_to_tensor=True, show_progress_bar=False)
@@ -100,6 +112,11 @@ def packed_batch(model: SentenceTransformer, texts: Sequence[str]) -> tuple[Tens
     """Return token ids (tokens,), text after text, and lengths (texts,)."""
     ids = [torch.tensor(of_text) for of_text in model.tokenizer(list(texts))["input_ids"]]
     return torch.cat(ids), torch.tensor([len(of_text) for of_text in ids])
+
+
+def close(found: object, expected: object, atol: float = 1e-6) -> None:
+    """Compare arrays or tensors entry by entry."""
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=0, atol=atol)
 
 
 class _Given(nn.Module):

@@ -17,16 +17,17 @@ def simcse_folder(folder, family="bert", raw=True, suffix="bin"):
     torch.manual_seed(5)
     mlp = torch.nn.Linear(16, 16)
     prefix = f"{family}." if raw else ""
+    head = "mlp.dense." if raw else "pooler.dense."
     states = {}
     for name, tensor in transformer.state_dict().items():
         if not name.startswith("pooler."):
             states[prefix + name] = tensor
     for name, tensor in mlp.state_dict().items():
-        states[f"mlp.dense.{name}" if raw else f"pooler.dense.{name}"] = tensor
+        states[head + name] = tensor
     if raw:
         states[f"{family}.embeddings.position_ids"] = torch.arange(40)[None]
         states["lm_head.bias"] = torch.zeros(3)
-    folder.mkdir()
+    build_tokenizer().save_pretrained(folder)
     config = transformer.config.to_dict()
     config["architectures"] = [ARCHITECTURE[family] if raw else type(transformer).__name__]
     (folder / "config.json").write_text(json.dumps(config))
@@ -34,7 +35,6 @@ def simcse_folder(folder, family="bert", raw=True, suffix="bin"):
         torch.save(states, folder / "pytorch_model.bin")
     else:
         save_file(states, folder / "model.safetensors", metadata={"format": "pt"})
-    build_tokenizer().save_pretrained(folder)
     return transformer.eval(), mlp
 
 
@@ -45,9 +45,7 @@ def by_hand(transformer, mlp=None):
         SENTENCES, padding=True, truncation=True, max_length=40, return_tensors="pt"
     )
     first = transformer(**batch).last_hidden_state[:, 0]
-    if mlp is None:
-        return first
-    return torch.tanh(first @ mlp.weight.T + mlp.bias)
+    return first if mlp is None else torch.tanh(mlp(first))
 
 
 def close(vectors, expected):

@@ -13,7 +13,7 @@ from model_cases import build_model
 from dystress_text.finetuning.initial_model import TextModel, new_head
 from dystress_text.finetuning.task import TextTask
 from dystress_text.losses import InfoNCELoss, ShiftedCosineTemperature
-from dystress_text.models.embedder import Embedder
+from dystress_text.models.model_with_heads import ModelWithHeads
 from dystress_text.programs.train import main
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.run_record import RunRecord
@@ -45,7 +45,7 @@ def make_task(corpus, dropout=0.0, objective=None):
     set_dropout(transformer, dropout)
     transformer.config.attention_probs_dropout_prob = dropout
     head = new_head(transformer)
-    initial = TextModel(Embedder(model, head), model, model, "cls", [])
+    initial = TextModel(ModelWithHeads(model, head), model, model, "cls", [])
     return ScriptedTask(initial, corpus, objective or InfoNCELoss(SHIFTED))
 
 

@@ -1,4 +1,4 @@
-"""Read texts for training exactly as the model's ``encode`` reads them."""
+"""Tokenise texts for training exactly as the model's ``encode`` does."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer
 
-from dystress_text.models.embedder import tokens_of
+from dystress_text.models.encoding import tokens_of
 from dystress_text.training.batches import Batch
 
 
 class TextReader:
-    """Turns texts into token ids with the model's own ``preprocess``, truncated for training.
+    """Tokenises texts with the model's own ``preprocess`` and truncates them for training.
 
-    The reader has its own copy of the tokenizer, as it reads in a thread while an evaluation may
-    change the truncation of the model's tokenizer.
+    It has a copy of the tokenizer: it runs in a thread, while an evaluation may change the
+    truncation of the model's own.
 
     Args:
         model: a model whose first module is a ``Transformer`` or a ``StaticEmbedding``.
-        max_seq_length: greatest length in tokens, special tokens included.
+        max_seq_length: the greatest length in tokens, special tokens included.
     """
 
     def __init__(self, model: SentenceTransformer, max_seq_length: int) -> None:
@@ -37,12 +37,12 @@ class TextReader:
             module.max_seq_length = max_seq_length
         self._module = module
         self.tokenizer = module.tokenizer
-        self._most = max_seq_length
+        self._max_length = max_seq_length
         self._padding = getattr(self.tokenizer, "pad_token_id", None) or 0
 
     def identity(self) -> str:
         """Return a checksum of everything that determines the tokens of a text."""
-        digest = hashlib.sha256(f"{self._most} {self._module.get_config_dict()}".encode())
+        digest = hashlib.sha256(f"{self._max_length} {self._module.get_config_dict()}".encode())
         with TemporaryDirectory() as folder:
             self._module.save_tokenizer(f"{folder}/tokenizer")  # one file, or a folder
             for file in sorted(Path(folder).rglob("*")):
@@ -51,25 +51,25 @@ class TextReader:
         return digest.hexdigest()[:32]
 
     def read(self, texts: Sequence[str]) -> tuple[list[NDArray[np.int64]], list[int]]:
-        """Return the token ids of each text, and the number of its tokens that were cut off.
+        """Return for each text its token ids, and how many tokens were cut off.
 
-        A text without tokens becomes a padding token.
+        A text without tokens becomes a single padding token.
         """
         features = self._module.preprocess(list(texts))
         ids, lengths = tokens_of(features)
-        rows = np.split(ids.numpy(), np.cumsum(lengths)[:-1])
-        cut = [max(0, length - self._most) for length in lengths]
+        by_text = np.split(ids.numpy(), np.cumsum(lengths)[:-1])
+        cut = [max(0, length - self._max_length) for length in lengths]
         for i, encoding in enumerate(getattr(features, "encodings", None) or []):
             cut[i] += sum(part.special_tokens_mask.count(0) for part in encoding.overflowing)
         padding = np.array([self._padding])
-        return [row[: self._most] if len(row) else padding for row in rows], cut
+        return [ids[: self._max_length] if len(ids) else padding for ids in by_text], cut
 
     def batch(self, texts: Sequence[str]) -> Batch:
-        """Return a batch of texts, as :meth:`dystress_text.finetuning.corpus.Corpus.batch` does."""
-        rows, _ = self.read(texts)
-        lengths = [len(row) for row in rows]
+        """Return ``token_ids`` (tokens,) of all texts, ``lengths`` (n,), and ``longest``."""
+        by_text, _ = self.read(texts)
+        lengths = [len(ids) for ids in by_text]
         return {
-            "token_ids": torch.from_numpy(np.concatenate(rows)),
+            "token_ids": torch.from_numpy(np.concatenate(by_text)),
             "lengths": torch.tensor(lengths),
             "longest": max(lengths),
         }
