@@ -18,20 +18,29 @@ Profile = Callable[[Tensor], Tensor]
 # ---- temperatures
 
 
+def constant_tau(s: Tensor, tau: float) -> Tensor:
+    return tau + 0 * s
+
+
 def cosine_tau(s: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     return low + (high - low) / 2 * (1 + torch.cos(math.pi * (1 + s)))
 
 
-def shifted_tau(s: Tensor, low: float, high: float, shift: float, k: float) -> Tensor:
-    """Alg. 2; at shift 0 the branch with the plateau on s > 0."""
+def shifted_tau(
+    s: Tensor, low: float, high: float, shift: float, k: float | None = None
+) -> Tensor:
+    """Alg. 2; at shift 0 the branch with the plateau on s > 0. By default tau(-1) = tau(1)."""
+    if k is None:
+        k = (1 + abs(shift)) / 2
     in_dip = s <= -shift if shift <= 0 else s >= -shift
     if not in_dip:
         return high + 0 * s
     return low + (high - low) / 2 * (1 + torch.cos(math.pi / k * (shift + s)))
 
 
-def one_sided_tau(s: Tensor, low: float, high: float, plateau: float) -> Tensor:
-    """Version 3: half a cosine from low at -1 to high at the plateau's start."""
+def one_sided_tau(s: Tensor, low: float, high: float, shift: float) -> Tensor:
+    """Version 3: half a cosine from low at -1 to high at the start of the plateau."""
+    plateau = -shift
     if s >= plateau:
         return high + 0 * s
     return (low + high) / 2 - (high - low) / 2 * torch.cos(math.pi * (s + 1) / (plateau + 1))
@@ -160,10 +169,8 @@ def hcl(pos: Tensor, negs: list[Tensor], tau: float, tau_plus: float, beta: floa
     terms = [w * (s / tau).exp() for w, s in zip(weights, negs, strict=True)]
     weighted = total(terms) / mean(weights)
     estimate = (weighted - tau_plus * len(negs) * (pos / tau).exp()) / (1 - tau_plus)
-    least = torch.tensor(len(negs) * math.exp(-1 / tau), dtype=torch.float64)
-    if estimate < least:
-        estimate = least
-    return against(pos / tau, estimate)
+    least = len(negs) * (-torch.ones_like(pos) / tau).exp()
+    return against(pos / tau, torch.maximum(estimate, least))
 
 
 def focal(pos: Tensor, negs: list[Tensor], tau: float, margin: float) -> Tensor:
