@@ -26,9 +26,9 @@ def test_three_steps_equal_a_loop(batch, form):
         for query, key in zip(queries, keys.detach(), strict=True):
             negatives = [spec.similarity(query, old) for old in queue]
             rows.append((spec.similarity(query, key), negatives))
-        z = [queries, keys]
-        expected = value_and_gradients(OBJECTIVES["InfoNCE"].loss(rows, tau), z)
-        assert_same(value_and_gradients(loss(queries, keys), z), expected)  # keys have no gradient
+        expected = OBJECTIVES["InfoNCE"].loss(rows, tau)
+        inputs = [queries, keys]  # of which keys have no gradient
+        assert_same(loss(queries, keys), value_and_gradients(expected, inputs), inputs)
         queue = [*queue, *keys.detach()][-7:]
     torch.testing.assert_close(loss.queue, normalize(torch.stack(queue), dim=1))
     before = loss.queue.clone()

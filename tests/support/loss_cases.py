@@ -20,9 +20,7 @@ def temperature_case(kind, formula, *arguments):
 TEMPERATURES = {  # built once: none of them has state
     "constant": temperature_case(losses.ConstantTemperature, spec.constant_tau, 0.1),
     "cosine": temperature_case(losses.CosineTemperature, spec.cosine_tau, 0.07, 0.2),
-    "shifted": temperature_case(
-        losses.ShiftedCosineTemperature, spec.shifted_tau, 0.1, 0.14, -0.4
-    ),
+    "shifted": temperature_case(losses.ShiftedCosineTemperature, spec.shifted_tau, 0.1, 0.14, -0.4),
     "other side": temperature_case(
         losses.ShiftedCosineTemperature, spec.shifted_tau, 0.1, 0.15, 0.2, 0.5
     ),
@@ -33,9 +31,7 @@ TEMPERATURES = {  # built once: none of them has state
     "exponential": temperature_case(
         losses.ExponentialTemperature, spec.exponential_tau, 0.1, 0.3, 3.5
     ),
-    "monotonic": temperature_case(
-        losses.MonotonicCosineTemperature, spec.monotonic_tau, 0.1, 0.3
-    ),
+    "monotonic": temperature_case(losses.MonotonicCosineTemperature, spec.monotonic_tau, 0.1, 0.3),
     "even ODE": temperature_case(losses.EvenODETemperature, spec.even_ode_tau, 0.1, 0.3),
     "TeMo": temperature_case(losses.TeMoTemperature, spec.temo_tau, 0.1, 0.2),
 }

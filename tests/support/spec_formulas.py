@@ -26,9 +26,7 @@ def cosine_tau(s: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     return low + (high - low) / 2 * (1 + torch.cos(math.pi * (1 + s)))
 
 
-def shifted_tau(
-    s: Tensor, low: float, high: float, shift: float, k: float | None = None
-) -> Tensor:
+def shifted_tau(s: Tensor, low: float, high: float, shift: float, k: float | None = None) -> Tensor:
     """Alg. 2; at shift 0 the branch with the plateau on s > 0. By default tau(-1) = tau(1)."""
     if k is None:
         k = (1 + abs(shift)) / 2
