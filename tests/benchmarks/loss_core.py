@@ -9,7 +9,6 @@ contestants take turns. The peak, on CUDA alone, is what a step takes beyond wha
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from devices import device_name, here, wait
+from devices import device_name, here, make_parser, wait
 from torch import Tensor
 
 from dystress_text import losses
@@ -128,9 +127,7 @@ def measure(size: int, dim: int, repeats: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256, 1024, 4096])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--dim", type=int, default=768)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import dystress_text as dt
 from dystress_text.finetuning.presets import PRESETS
 from dystress_text.losses import registry
-from vision.pretraining import negative_free  # registers its losses
+from vision.pretraining import negative_free  # noqa: F401  # registers its losses
 from vision.pretraining.presets import PRESETS as IMAGE_PRESETS
 
 PUBLIC = {name: getattr(dt, name) for name in dt.losses.__all__}
