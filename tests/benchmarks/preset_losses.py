@@ -22,26 +22,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-TEXT = [
-    "--model_name_or_path=bert-mini-wiki",
-    "--eval_set=mini_sts",
-    "--train_batch_size=32",
-    "--max_seq_length=32",
-    "--mixed_precision=no",
-    "--max_train_samples=2000",
-]
-IMAGES = [
-    "--dataset=shapes",
-    "--architecture=resnet10_narrow",
-    "--stem=imagenet",
-    "--image_size=24",
-    "--out_dim=32",
-    "--knn_k=0",
-    "--train_batch_size=64",
-    "--eval_steps=0",
-    "--mixed_precision=no",
-    "--max_train_samples=512",
-]
+TEXT = """
+--model_name_or_path=bert-mini-wiki --eval_set=mini_sts --train_batch_size=32 --max_seq_length=32
+--mixed_precision=no --max_train_samples=2000
+"""
+IMAGES = """
+--dataset=shapes --architecture=resnet10_narrow --stem=imagenet --image_size=24 --out_dim=32
+--knn_k=0 --train_batch_size=64 --eval_steps=0 --mixed_precision=no --max_train_samples=512
+"""
 # the program, its presets, and the options of every run
 PROGRAMS = {
     "text": ("dystress_text.programs.train", "dystress_text.finetuning.presets", TEXT),
@@ -64,7 +52,7 @@ def presets(root: Path, kinds: list[str]) -> dict[str, list[str]]:
             module = EARLIER
         listing = _python(root, ["-c", LIST.format(module)])
         for name, settings in json.loads(listing).items():
-            line = [f"--preset={name}", *options]
+            line = [f"--preset={name}", *options.split()]
             if kind == "text":
                 supervised = "supervised" in settings
                 file = "triplets.csv" if supervised else "python-documentation"

@@ -7,8 +7,6 @@ from functools import partial
 import pytest
 import spec_formulas as spec
 import torch
-from spec_formulas import Row
-from torch import Tensor
 
 from dystress_text import losses
 
@@ -69,10 +67,9 @@ def per_view(rows, logits, of_rows):
 
 @dataclass(frozen=True)
 class Objective:
-    build: Callable[..., losses.ContrastiveLoss]  # from a temperature and options
-    # similarities of each anchor's pairs
-    rows_of: Callable[[Tensor, Tensor], list[Row]] = spec.simcse_rows
-    losses: Callable[[list[Row], list[Row]], list[Tensor]] = info_nce  # of similarities and logits
+    build: Callable  # from a temperature and options
+    rows_of: Callable = spec.simcse_rows  # similarities of each anchor's pairs, from two views
+    losses: Callable = info_nce  # of rows, from their similarities and logits
 
     def rows(self, z1, z2, *hard):
         """Return rows of similarities; only the forward direction has hard negatives."""
