@@ -37,14 +37,14 @@ else:  # a __getattr__ that type checkers see would accept any name
     }
 
     def __getattr__(name: str) -> object:
-        """Import a public name when it is first used: workers that clean text need no torch."""
-        if name in _ELSEWHERE:  # not of the losses, which need torch alone
+        """Import a public name on first use: workers that clean text need no torch."""
+        if name in _ELSEWHERE:
             return getattr(importlib.import_module(_ELSEWHERE[name]), name)
-        if name == "loss":  # of 0.2; an AttributeError would lose its message in from ... import
+        # of version 0.2; ``from ... import`` would replace the message of an AttributeError
+        if name == "loss":
             raise ImportError("loss: now parse_loss")
         if not name.startswith("__") or name == "__all__":
             losses = importlib.import_module("dystress_text.losses")
-
             if name == "__all__":
                 return [*losses.__all__, *_ELSEWHERE]
             if name in losses.__all__:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# options of 0.2 and of other programs, and their names here
+# options of version 0.2 and of other programs, and their names here
 OTHER_NAMES = {
     "batch_size": "train_batch_size",
     "beside": "hybrid",
@@ -102,22 +102,27 @@ def new_name(word: str, known: Iterable[str]) -> str | None:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """Return ``(did you mean ...?)`` for a misspelled name, else "".
+    """Return a suggestion such as ``(did you mean own-text?)`` for a misspelled name, else "".
 
     Only close spellings count: ``do_train`` does not suggest ``mlp_only_train``.
     """
     other = new_name(word, known)
     if other is not None:
         return f" (here it is {other})"
-    plain = {re.sub(r"[\W_]", "", name).lower(): name for name in known}
-    near = difflib.get_close_matches(re.sub(r"[\W_]", "", word).lower(), plain, 1, 0.8)
-    return f" (did you mean {plain[near[0]]}?)" if near else ""
+    by_letters = {_letters(name): name for name in known}
+    near = difflib.get_close_matches(_letters(word), by_letters, 1, 0.8)
+    return f" (did you mean {by_letters[near[0]]}?)" if near else ""
+
+
+def _letters(name: str) -> str:
+    """Return a name without underscores, dashes and capitals."""
+    return re.sub(r"[\W_]", "", name).lower()
 
 
 class Interrupted(KeyboardInterrupt):
     """Raised when a signal stopped a run after its checkpoint was saved.
 
-    It is no Exception, so that a loop over runs with ``except Exception`` stops too.
+    It is not an ``Exception``, so ``except Exception`` around each of many runs does not catch it.
     """
 
     def __init__(self, signal: int, message: str) -> None:

@@ -189,7 +189,8 @@ class DySTreSSLoss(_Cached, nn.Module):
             labels: ignored.
 
         Raises:
-            ValueError: there is one column, or a temperature never got the run's progress.
+            ValueError: there is only one column, or a temperature needs the progress of the run and
+                never received it.
         """
         if len(embeddings) < 2:
             raise ValueError(

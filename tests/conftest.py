@@ -42,18 +42,19 @@ WORDS = VOCABULARY.split()
 
 SIZES = {"vocab_size": len(WORDS) + 4, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 BERT = {
+    "max_position_embeddings": 40,
     "hidden_size": 16,
     "num_hidden_layers": 3,
     "num_attention_heads": 2,
     "intermediate_size": 32,
 }
+ROBERTA = BERT | {"max_position_embeddings": 42}  # its positions begin after the padding's
 FAMILIES = {
-    "bert": {"max_position_embeddings": 40, **BERT},
-    "roberta": {"max_position_embeddings": 42, **BERT},
-    "mpnet": {"max_position_embeddings": 42, **BERT},
-    "xlm-roberta": {"max_position_embeddings": 42, **BERT},
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "mpnet": ROBERTA,
+    "xlm-roberta": ROBERTA,
     "deberta-v2": {
-        "max_position_embeddings": 40,
         "relative_attention": True,
         "position_biased_input": False,
         "pos_att_type": ["p2c", "c2p"],
@@ -62,16 +63,14 @@ FAMILIES = {
     },
     # rotary positions other than the default, so that lost settings change the vectors
     "llama": {
-        "max_position_embeddings": 40,
         "num_key_value_heads": 1,
         "attention_dropout": 0.1,
         "rope_theta": 500.0,
         "rope_scaling": {"rope_type": "linear", "factor": 2.0},
         **BERT,
     },
-    "gpt2": {"max_position_embeddings": 40, **BERT},
-    # its vectors change with padding: a Fourier transform over the tokens
-    "fnet": {"max_position_embeddings": 40, **BERT},
+    "gpt2": BERT,
+    "fnet": BERT,  # its vectors change with padding: a Fourier transform over the tokens
     "distilbert": {
         "max_position_embeddings": 40,
         "dim": 16,
@@ -81,7 +80,6 @@ FAMILIES = {
     },
     # ModernBERT has no dropout by default; training for two dropout views needs some
     "modernbert": {
-        "max_position_embeddings": 40,
         "embedding_dropout": 0.1,
         "cls_token_id": 0,
         "sep_token_id": 2,

@@ -1,11 +1,11 @@
-"""Logsumexps of an objective in memory that grows with the batch, not with its square.
+"""The logsumexps of an objective in memory linear in the batch size.
 
 The forward computes the matrix of similarities one block at a time and keeps an online logsumexp of
-each row. The backward computes the blocks again, and autograd differentiates each block's logits by
-its similarities: four matrix products for InfoNCE instead of three. If anchors and candidates are
-the same vectors (NT-Xent, DCL, DCLW and MACL on both views, in one process), the matrix is
-symmetric, and only the blocks on and above its diagonal are computed: two products instead of
-three. The device is not synchronised between blocks.
+each row. The backward computes the blocks again, and autograd differentiates the logits of each
+block with respect to its similarities: four matrix products for InfoNCE instead of three. If
+anchors and candidates are the same vectors (NT-Xent, DCL, DCLW and MACL on both views, in one
+process), the matrix is symmetric, and only the blocks on and above its diagonal are computed: two
+products instead of three. The device is not synchronised between blocks.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def blockwise_pays(pairs: Pairs) -> bool:
 def blockwise_logsumexps(
     pairs: Pairs, reweighting: Reweighting, detach: bool
 ) -> tuple[Tensor, ...]:
-    """Return the logsumexp of each anchor's negatives, (rows,), for each of the logits.
+    """Return the logsumexp over the negatives, (rows,), for each logit of the reweighting.
 
     The backward uses the state that the reweighting had in the forward.
 
     Args:
         pairs: anchors and candidates.
         reweighting: maps similarities to logits; its parameters get gradients.
-        detach: whether the temperature is a constant in the gradient by the similarities.
+        detach: whether similarities are detached before they determine the temperature.
 
     Raises:
         RuntimeError: the backward is called with ``create_graph=True``, which needs
@@ -77,9 +77,9 @@ class _Matrix:
     block: int
 
     def blocks(self) -> Iterator[tuple[slice, slice, bool]]:
-        """Yield rows and columns of each block, and whether it also represents its transpose.
+        """Yield the rows and columns of each block, and whether it stands for its transpose too.
 
-        If the matrix is symmetric, no block lies below the diagonal.
+        If the matrix is symmetric, blocks below the diagonal are left out.
         """
         symmetric = self.pairs.symmetric
         for i in range(0, len(self.pairs.anchors), self.block):
@@ -91,7 +91,7 @@ class _Matrix:
         return self.pairs.anchors[rows] @ self.pairs.candidates[columns].T
 
     def logits(self, similarity: Tensor, rows: slice, columns: slice) -> list[Tensor]:
-        """Return each of the logits of a block, -inf where a pair is no negative."""
+        """Return the logits of a block, (rows, columns) each; -inf for pairs to exclude."""
         detached = similarity.detach() if self.detach else similarity
         tau = self.reweighting.temperature(detached)
         logits = self.reweighting.logits(similarity, tau)
@@ -138,7 +138,7 @@ class _LogSumExps(torch.autograd.Function):
             device = logsumexps.device.type
             with torch.enable_grad(), torch.autocast(device_type=device, enabled=False):
                 similarity = matrix.similarity(rows, columns).detach().requires_grad_()
-                # its derivative by a logit is that of the logsumexps, softmax times their gradient
+                # has the gradient of the logsumexps: the softmax times their incoming gradient
                 total = similarity.new_zeros(())
                 for logits, sums, grad in zip(
                     matrix.logits(similarity, rows, columns), logsumexps, grads, strict=True

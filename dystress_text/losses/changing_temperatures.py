@@ -98,19 +98,20 @@ class AlignmentAdaptiveTemperature(Temperature):
         self.register_buffer("mean_positive", torch.tensor(self.a_0, dtype=torch.float64))
 
     def observe(self, mean_positive: Tensor) -> None:
-        # synchronises with the device: the check must precede the loss
-        aligned = float(mean_positive.detach())
-        tau = self.tau_0 * (1 + self.alpha * (aligned - self.a_0))
-        if not tau > 0:
+        alignment = mean_positive.detach().double()
+        tau = self._tau_at(alignment)
+        if not tau > 0:  # synchronises with the device: the check must precede the loss
             raise TemperatureError(
                 f"the alignment-adaptive temperature is {tau:.4g}, not positive, at the mean "
-                f"positive similarity {aligned:.4f}; lower alpha or a_0"
+                f"positive similarity {alignment:.4f}; lower alpha or a_0"
             )
-        self.mean_positive.fill_(aligned)
+        self.mean_positive.copy_(alignment)
 
     def forward(self, similarity: Tensor) -> Tensor:
-        tau = self.tau_0 * (1 + self.alpha * (self.mean_positive - self.a_0))
-        return tau.to(similarity).expand_as(similarity)
+        return self._tau_at(self.mean_positive).to(similarity).expand_as(similarity)
+
+    def _tau_at(self, alignment: Tensor) -> Tensor:
+        return self.tau_0 * (1 + self.alpha * (alignment - self.a_0))
 
 
 @register("learned")

@@ -1,10 +1,10 @@
 """Measure what a loss does to the pairs of a batch, and compare it with constant temperatures.
 
-The gradient of a pair is the derivative of the loss by its similarity, ``dL / ds``, by autograd;
-for a negative of InfoNCE with a detached temperature it is ``p / tau``. The functions take an
-objective and embeddings and compute the similarities again. They do not change the objective, but
-an alignment-adaptive temperature observes the batch. For a queue, call them before the loss, which
-stores the batch's keys.
+The gradient of a pair is ``dL / ds``, the derivative of the loss with respect to its similarity, by
+autograd; for a negative of InfoNCE with a detached temperature it is ``p / tau``. The functions
+take an objective and embeddings and compute the similarities again. They do not change the
+objective, but an alignment-adaptive temperature observes the batch. With a queue, call them before
+the loss, which stores the keys of the batch.
 
 :func:`compare` uses the total variation distance. Let ``g_ij = |dL / ds_ij|`` be the size of the
 gradient of the negative pair (i, j), and G its sum over the batch; ``c_ij(tau)`` and ``C(tau)`` are
@@ -41,20 +41,21 @@ MOST_PAIRS = 2**22  # compared in a batch; many candidates leave fewer anchors
 class PairSums(NamedTuple):
     """Sums over the pairs of a batch; add the fields to combine batches or processes.
 
-    The rows are positives, negatives, and negatives times the size of their gradient.
+    Row 0 sums over the positives, row 1 over the negatives, and row 2 over the negatives weighted
+    by the sizes of their gradients.
     """
 
-    # (3, 4): the number (the size of the gradient), similarity, temperature, and the number (the
-    # size of the gradient) in the high-similarity region
+    # (3, 4): sums of the weights, of similarities, of temperatures, and of the weights of pairs
+    # above the threshold; all pairs of rows 0 and 1 have the weight 1
     table: Tensor
-    histograms: Tensor  # (3, BINS), the first column by similarity
+    histograms: Tensor  # (3, BINS), the weights by similarity
 
 
 class ConstantComparison(NamedTuple):
-    """A loss against constant temperatures; add the fields to combine batches or processes."""
+    """A loss beside constant temperatures; add the fields to combine batches or processes."""
 
-    batches: Tensor  # (), their number; a batch without a gradient does not count
-    # (), gradient of the positives over that of the negatives; 1 for InfoNCE with a detached tau
+    batches: Tensor  # (), the number of batches; one without a gradient does not count
+    # (), gradients of positives divided by those of negatives; 1 for InfoNCE with a detached tau
     gradient_ratio: Tensor
     total_variation: Tensor  # (CONSTANTS,), distance to each constant
 
@@ -64,11 +65,11 @@ class ConstantComparison(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Anchors, with the derivatives of the mean loss."""
+    """Anchors, and the gradient of the mean loss with respect to what a row's loss is made of."""
 
     pairs: Pairs
     positive: Tensor  # (rows,), similarity of the positives
-    # (1 + k, rows), by the positive's similarity and the logsumexps of the negatives' logits
+    # (1 + k, rows), for the similarity of the positive and the k logsumexps over the negatives
     gradients: Tensor
 
     def of_rows(self, rows: slice) -> _Rows:
@@ -77,7 +78,7 @@ class _Rows(NamedTuple):
 
 @torch.no_grad()
 def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> PairSums:
-    """Return sums over the pairs of this process's anchors.
+    """Sum over the pairs of this process's anchors.
 
     Args:
         loss: the objective.
@@ -110,9 +111,10 @@ def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> P
 def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> ConstantComparison:
     """Compare a loss with constant temperatures, on this process's first anchors.
 
-    DCL is compared with DCL, and any other objective with InfoNCE on the same pairs: under a
-    constant the gradient of a negative is its probability over tau, with the positive among the
-    candidates for InfoNCE alone. At most :data:`MOST_ANCHORS` anchors count.
+    DCL is compared with DCL at each constant temperature, any other objective with InfoNCE on the
+    same pairs. At a constant tau, the gradient of a negative is its softmax probability divided by
+    tau; only the softmax of InfoNCE includes the positive. At most :data:`MOST_ANCHORS` anchors
+    count.
 
     Args:
         loss: the objective.
@@ -189,6 +191,6 @@ def constants() -> Tensor:
 
 
 def _histogram(similarity: Tensor, amounts: Tensor) -> Tensor:
-    """Return the sum of the amounts in each bin of similarities, (BINS,)."""
+    """Sum the amounts by the bin of their similarity, (BINS,)."""
     bins = ((similarity + 1) * (BINS / 2)).long().clamp_(0, BINS - 1)
     return amounts.new_zeros(BINS).scatter_add_(0, bins.flatten(), amounts.flatten())

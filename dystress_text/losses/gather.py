@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Gather(Protocol):
-    """Interface of a loss to the other processes.
+    """Collect rows of all processes for a loss.
 
     Examples:
         >>> gather: Gather = LocalGather()
@@ -32,7 +32,7 @@ class Gather(Protocol):
 
 
 class LocalGather:
-    """The gather of a single process, which returns its argument.
+    """Return the rows of a single process unchanged.
 
     Examples:
         >>> LocalGather()(torch.ones(8, 16)).shape
@@ -47,7 +47,7 @@ class LocalGather:
 
 
 class ProcessGather:
-    """The gather of a torch.distributed group, whose processes have equal numbers of rows.
+    """Gather rows in a torch.distributed group; all processes need the same number of rows.
 
     Args:
         rank: the rank of this process in the group.

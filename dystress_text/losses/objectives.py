@@ -14,9 +14,9 @@ need not be normalised. All computation is in fp32 (fp64 for fp64 embeddings), u
 zero vector has similarity 0 to every other.
 
 By default the similarity is detached before it determines tau, as in the paper's pseudocode. With
-the softmax's probabilities p, the gradients of an anchor by s are then ``p / tau`` for a negative
-and ``-(1 - p) / tau`` for the positive. With ``detach_temperature=False`` tau has a gradient, as in
-the paper's theory: ``p (tau - s tau') / tau^2`` and ``-(1 - p) (tau - s tau') / tau^2``.
+softmax probabilities p, the gradient with respect to s is then ``p / tau`` for a negative and
+``-(1 - p) / tau`` for the positive. With ``detach_temperature=False`` tau has a gradient, as in the
+paper's theory: ``p (tau - s tau') / tau^2`` and ``-(1 - p) (tau - s tau') / tau^2``.
 
 For several processes, pass a :class:`~dystress_text.losses.gather.ProcessGather`. The loss is then
 the mean over the process's own anchors. Its average over the processes, and the gradients that
@@ -51,14 +51,14 @@ class Objective(LossPart):
     """Base of all losses on the embeddings of views.
 
     Args:
-        gather: the other processes; None for a single process.
+        gather: collects rows of all processes; None for a single process.
 
     Examples:
         >>> isinstance(parse_loss("infonce(0.05)"), Objective)
         True
     """
 
-    # of pre-training on images: the task, and the options that it has for this objective
+    # for pre-training on images: the task, and its options that apply to this objective
     task: ClassVar[str] = "views"
     task_options: ClassVar[tuple[str, ...]] = ()
 
@@ -67,7 +67,7 @@ class Objective(LossPart):
         self.gather: Gather = gather or LocalGather()
 
     def start(self, dim: int) -> None:
-        """Prepare for embeddings of ``dim`` numbers; most objectives need nothing."""
+        """Allocate what depends on the dimension of embeddings; most need nothing."""
 
     def replace(self, **changes: Any) -> Self:
         copy = super().replace(**changes)
@@ -110,7 +110,7 @@ class ContrastiveLoss(Objective):
             after the division by tau.
         blockwise: whether to compute without the matrix of similarities; None does so for millions
             of them.
-        gather: the other processes; None for a single process.
+        gather: collects rows of all processes; None for a single process.
 
     Examples:
         >>> class Hinge(ContrastiveLoss):
@@ -192,7 +192,7 @@ class ContrastiveLoss(Objective):
         return tau
 
     def logsumexps(self, pairs: Pairs) -> Sequence[Tensor]:
-        """Return the logsumexp of each anchor's negatives, (rows,), for each of the logits."""
+        """Return the logsumexp over the negatives, (rows,), for each logit of the reweighting."""
         blockwise = self.blockwise
         if blockwise is None:
             blockwise = blockwise_pays(pairs)
@@ -255,7 +255,7 @@ class ContrastiveLoss(Objective):
 
 @register("infonce")
 class InfoNCELoss(ContrastiveLoss):
-    """InfoNCE (van den Oord et al., 2018): find each anchor's positive among those of the batch.
+    """InfoNCE (van den Oord et al., 2018): find each anchor's positive in the batch.
 
     SimCSE's objective and the default for text. At a constant temperature it equals
     sentence-transformers' MultipleNegativesRankingLoss (scale ``1 / tau``). SimCSE uses 0.05, the
@@ -266,7 +266,7 @@ class InfoNCELoss(ContrastiveLoss):
     Args:
         temperature: a temperature, a number for a constant one, or a reweighting.
         bidirectional: whether to find each positive's anchor among all anchors too, and return the
-            mean of both directions. Hard negatives are candidates in the first one. Equals
+            mean of both directions. Hard negatives are candidates in the first direction. Equals
             MultipleNegativesRankingLoss with both directions and a partition for each.
 
     Examples:

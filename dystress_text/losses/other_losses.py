@@ -73,7 +73,7 @@ class QueueInfoNCELoss(ContrastiveLoss):
             self.start(dim)
 
     def start(self, dim: int) -> None:
-        """Fill the queue with random keys of ``dim`` numbers, equal in every process."""
+        """Fill the queue with random keys of dimension ``dim``, the same in every process."""
         if self.dim not in (None, dim):
             raise ParameterError("loss", f"queue: dim is {self.dim}, but embeddings have {dim}")
         generator = torch.Generator().manual_seed(0)

@@ -75,7 +75,7 @@ class Pairs(NamedTuple):
 
         Args:
             texts: an id of each text of the samples, (n, k); equal texts have the same.
-            gather: the other processes.
+            gather: collects rows of all processes.
         """
         n = len(texts)
         of_all = gather(texts)  # (N, k)
@@ -149,7 +149,7 @@ def first_view_pairs(z1: Tensor, z2: Tensor, gather: Gather) -> Pairs:
         z1: unit vectors of the anchors, (n, dim).
         z2: unit vectors of the positives, (n, dim). Those of all N = n * world_size samples are
             candidates.
-        gather: the other processes.
+        gather: collects rows of all processes.
     """
     return Pairs(z1, z2, gather(z2), local_columns(len(z1), gather, z1.device).unsqueeze(1))
 

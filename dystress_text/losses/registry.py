@@ -28,7 +28,7 @@ P = TypeVar("P", bound="LossPart")
 
 
 class LossError(ValueError):
-    """The string of a loss is invalid; the message begins with the part that is.
+    """An invalid string of a loss; the message begins with the invalid part.
 
     Examples:
         >>> parse_loss("infonce(cosin(0.1, 0.2))")

@@ -55,10 +55,10 @@ class Reweighting(LossPart):
     def denominator(
         self, sums: Sequence[Tensor], positive: Tensor, similarity: Tensor, count: int
     ) -> tuple[Tensor, Tensor | float]:
-        """Return the two terms of the softmax's denominator, as logarithms.
+        """Return the logarithms of the two parts of the softmax denominator.
 
-        The first is the negatives' part, (rows,). The second is the positive's weight, (rows,) or
-        0; it has no gradient.
+        The first is the sum over the negatives, (rows,). The second is the weight of the positive,
+        (rows,) or 0, without a gradient.
 
         Args:
             sums: logsumexps of :meth:`logits` over each row's negatives, (rows,) each.

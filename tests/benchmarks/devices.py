@@ -1,21 +1,25 @@
-"""Run the contestants of a benchmark in turn, and print the table of their rates."""
+"""What the benchmarks share: the device, contestants that take turns, and the table of rates."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
+import time
 from collections.abc import Callable, Mapping
+from itertools import islice
+from pathlib import Path
 
 import torch
+
+from dystress_text.io.text_lines import CorpusReport, open_text, read_sentences
 
 Seconds = Mapping[str, list[float]]
 
 
 def here() -> torch.device:
     """Return the accelerator if there is one, else the CPU."""
-    if torch.accelerator.is_available():
-        return torch.accelerator.current_accelerator() or torch.device("cpu")
-    return torch.device("cpu")
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
 def wait(device: torch.device) -> None:
@@ -27,6 +31,26 @@ def wait(device: torch.device) -> None:
 def device_name(device: torch.device) -> str:
     """Return the name of the device for the record."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser that shows a module's docstring as it is."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def first_sentences(corpus: Path, count: int) -> list[str]:
+    """Return the first sentences of a text, one a line, as training reads them."""
+    with open_text(corpus) as stream:
+        return list(islice(read_sentences(stream, CorpusReport()), count))
+
+
+def cpu_seconds(run: Callable[[], object]) -> float:
+    """Call a function and return the CPU seconds of this process."""
+    start = time.process_time()
+    run()
+    return time.process_time() - start
 
 
 def in_turn(contestants: Mapping[str, Callable[[], float]], repeats: int) -> Seconds:

@@ -9,7 +9,6 @@ contestants take turns. The peak, on CUDA alone, is what a step takes beyond wha
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from devices import device_name, here, wait
+from devices import device_name, here, make_parser, wait
 from torch import Tensor
 
 from dystress_text import losses
@@ -31,13 +30,13 @@ DEVICE = here()
 
 
 def infonce_pseudocode(z_1: Tensor, z_2: Tensor) -> Tensor:
-    """The block s12 of the paper's Alg. vanilladystress."""
+    """Return the loss of the block s12 of the paper's Alg. vanilladystress."""
     s = F.normalize(z_1, dim=-1) @ F.normalize(z_2, dim=-1).T
     return _cross_entropy(s, torch.arange(len(z_1), device=z_1.device))
 
 
 def ntxent_pseudocode(z_1: Tensor, z_2: Tensor) -> Tensor:
-    """The paper's Alg. vanilladystress."""
+    """Return the loss of the paper's Alg. vanilladystress."""
     n = len(z_1)
     z_1 = F.normalize(z_1, dim=-1)
     z_2 = F.normalize(z_2, dim=-1)
@@ -66,7 +65,7 @@ CONTESTANTS: dict[str, Loss] = {
 
 
 def make_views(size: int, dim: int) -> list[Tensor]:
-    """Two views of a batch, alike."""
+    """Return two similar views of a batch, (size, dim) each."""
     generator = torch.Generator().manual_seed(size)
     z = torch.randn(size, dim, generator=generator)
     views = [z, z + torch.randn(size, dim, generator=generator)]
@@ -74,7 +73,7 @@ def make_views(size: int, dim: int) -> list[Tensor]:
 
 
 def step(loss: Loss, views: list[Tensor]) -> float:
-    """Forward and backward; returns the seconds."""
+    """Run forward and backward; return the seconds."""
     wait(DEVICE)
     start = time.perf_counter()
     torch.autograd.backward(loss(views[0], views[1]))
@@ -83,15 +82,15 @@ def step(loss: Loss, views: list[Tensor]) -> float:
 
 
 def status_bytes(name: str) -> int:
-    """An entry of this process's status, such as VmRSS."""
+    """Return an entry of this process's status, such as VmRSS, in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def peak(loss: Loss, size: int, dim: int) -> int:
-    """Peak bytes of forward and backward beyond what was there before.
+    """Return the peak bytes of forward and backward beyond what was in use before.
 
-    On a CPU resident memory, of a process that has freed nothing before.
+    On a CPU this is resident memory; the process must not have freed memory before.
     """
     step(loss, make_views(64, dim))  # libraries' own buffers
     views = make_views(size, dim)
@@ -128,9 +127,7 @@ def measure(size: int, dim: int, repeats: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256, 1024, 4096])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--dim", type=int, default=768)

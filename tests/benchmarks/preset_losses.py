@@ -1,7 +1,7 @@
 """Train five steps with each preset by this checkout and by a revision of the history.
 
-    python tests/benchmarks/preset_losses.py 09c32fa
-    python tests/benchmarks/preset_losses.py 09c32fa text   # or images
+    python tests/benchmarks/preset_losses.py 846cb922
+    python tests/benchmarks/preset_losses.py 846cb922 text   # or images
 
 The presets are those of the old revision. Encoder, data and batch are small in both, so that a CPU
 does it in minutes; the loss, the optimiser and its schedule are the preset's. The losses must be
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import io
 import json
 import os
@@ -23,39 +22,23 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-TEXT = [
-    "--model_name_or_path=bert-mini-wiki",
-    "--eval_set=mini_sts",
-    "--train_batch_size=32",
-    "--max_seq_length=32",
-    "--mixed_precision=no",
-    "--max_train_samples=2000",
-]
-IMAGES = [
-    "--dataset=shapes",
-    "--architecture=resnet10_narrow",
-    "--stem=imagenet",
-    "--image_size=24",
-    "--out_dim=32",
-    "--knn_k=0",
-    "--train_batch_size=64",
-    "--eval_steps=0",
-    "--mixed_precision=no",
-    "--max_train_samples=512",
-]
-# the program (dystress_text/train.py before 0.2), its presets, the options of every run
+TEXT = """
+--model_name_or_path=bert-mini-wiki --eval_set=mini_sts --train_batch_size=32 --max_seq_length=32
+--mixed_precision=no --max_train_samples=2000
+"""
+IMAGES = """
+--dataset=shapes --architecture=resnet10_narrow --stem=imagenet --image_size=24 --out_dim=32
+--knn_k=0 --train_batch_size=64 --eval_steps=0 --mixed_precision=no --max_train_samples=512
+"""
+# the program, its presets, and the options of every run
 PROGRAMS = {
     "text": ("dystress_text.programs.train", "dystress_text.finetuning.presets", TEXT),
     "images": ("vision.train", "vision.pretraining.presets", IMAGES),
 }
-EARLIER = {"dystress_text.finetuning.presets": "dystress_text.config.presets"}
+EARLIER = "dystress_text.config.presets"  # of text, until 846cb922
 LIST = """
-import importlib, json
-try:
-    module = importlib.import_module("{0}")
-except ModuleNotFoundError:
-    module = importlib.import_module("{1}")
-PRESETS = module.PRESETS
+import json
+from {} import PRESETS
 print(json.dumps({{name: preset.settings for name, preset in PRESETS.items()}}))
 """
 
@@ -65,9 +48,11 @@ def presets(root: Path, kinds: list[str]) -> dict[str, list[str]]:
     lines = {}
     for kind in kinds:
         _, module, options = PROGRAMS[kind]
-        listing = LIST.format(module, EARLIER.get(module, module))
-        for name, settings in json.loads(_python(root, ["-c", listing])).items():
-            line = [f"--preset={name}", *options]
+        if kind == "text" and (root / "dystress_text" / "config").is_dir():
+            module = EARLIER
+        listing = _python(root, ["-c", LIST.format(module)])
+        for name, settings in json.loads(listing).items():
+            line = [f"--preset={name}", *options.split()]
             if kind == "text":
                 supervised = "supervised" in settings
                 file = "triplets.csv" if supervised else "python-documentation"
@@ -83,10 +68,7 @@ def train(lines: dict[str, list[str]]) -> None:
     rows = "".join(f"a cat sleeps {i},the cat is asleep {i},a dog runs {i}\n" for i in range(200))
     Path("triplets.csv").write_text(f"sent0,sent1,hard_neg\n{rows}", encoding="utf-8")
     for name, argv in lines.items():
-        module = PROGRAMS[name.split()[0]][0]
-        if not importlib.util.find_spec("dystress_text.programs"):
-            module = module.replace(".programs", "")
-        program = importlib.import_module(module)
+        program = importlib.import_module(PROGRAMS[name.split()[0]][0])
         folder = tempfile.mkdtemp(dir=".")
         said = io.StringIO()
         more = ["--max_steps=5", "--logging_steps=1", f"--output_dir={folder}"]
@@ -144,4 +126,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--train"]:
         train(json.load(sys.stdin))
     else:
-        sys.exit(main(sys.argv[1]))
+        sys.exit(main(*sys.argv[1:]))

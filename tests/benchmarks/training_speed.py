@@ -14,7 +14,6 @@ an accelerator where there is one, after a few batches of each contestant that l
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import logging
@@ -22,17 +21,22 @@ import os
 import tempfile
 import time
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 import torch
-import transformers
 from datasets import Dataset
-from datasets.utils import logging as datasets_logging
-from devices import Seconds, here, in_turn, print_rates, wait
+from devices import (
+    Seconds,
+    first_sentences,
+    here,
+    in_turn,
+    make_parser,
+    print_rates,
+    wait,
+)
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
@@ -49,7 +53,6 @@ from dystress_text.finetuning.settings import TextSettings
 from dystress_text.finetuning.task import TextTask
 from dystress_text.finetuning.texts import plain_text
 from dystress_text.io.paths import EMBEDDED
-from dystress_text.io.text_lines import CorpusReport, open_text, read_sentences
 from dystress_text.models.text_reader import TextReader
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.allocator import keep_freed_memory
@@ -113,30 +116,36 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
         return time.perf_counter() - start
 
 
+def reference_trainer(
+    model: SentenceTransformer, pairs: Dataset, folder: str, batch: int, rate: float, **more: Any
+) -> SentenceTransformerTrainer:
+    """Return sentence-transformers' trainer, which saves and reports nothing."""
+    arguments = SentenceTransformerTrainingArguments(
+        folder,
+        per_device_train_batch_size=batch,
+        learning_rate=rate,
+        save_strategy="no",
+        report_to="none",
+        dataloader_drop_last=True,
+        **more,
+    )
+    loss = MultipleNegativesRankingLoss(model, scale=20)
+    return SentenceTransformerTrainer(model, arguments, train_dataset=pairs, loss=loss)
+
+
 def theirs(model: str, sentences: list[str], batch: int, precision: str) -> float:
     """Return the seconds of sentence-transformers' trainer; it tokenises while it trains."""
     transformer = Transformer(model, max_seq_length=LENGTH)
     pooling = Pooling(transformer.get_embedding_dimension(), "cls")
     encoder = SentenceTransformer(modules=[transformer, pooling])
-    data = Dataset.from_dict({"anchor": sentences, "positive": sentences})
+    pairs = Dataset.from_dict({"anchor": sentences, "positive": sentences})
+    options = {
+        "num_train_epochs": 1,
+        "bf16": precision == "bf16",
+        "use_cpu": not torch.accelerator.is_available(),
+    }
     with tempfile.TemporaryDirectory() as folder:
-        arguments = SentenceTransformerTrainingArguments(
-            output_dir=folder,
-            per_device_train_batch_size=batch,
-            num_train_epochs=1,
-            learning_rate=RATE,
-            bf16=precision == "bf16",
-            use_cpu=not torch.accelerator.is_available(),
-            save_strategy="no",
-            report_to="none",
-            dataloader_drop_last=True,
-        )
-        trainer = SentenceTransformerTrainer(
-            encoder,
-            arguments,
-            train_dataset=data,
-            loss=MultipleNegativesRankingLoss(encoder, scale=20),
-        )
+        trainer = reference_trainer(encoder, pairs, folder, batch, RATE, **options)
         start = time.perf_counter()
         trainer.train()
         return time.perf_counter() - start
@@ -175,11 +184,21 @@ def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
     return time.perf_counter() - start
 
 
+def measure(model: str, sentences: list[str], batch: int, precision: str, repeats: int) -> Seconds:
+    """Return the seconds of each contestant, without what they print."""
+    contestants = {"dystress_text": ours, "sentence-transformers": theirs, "bare loop": bare}
+    turns = {
+        name: partial(train, model, sentences, batch, precision)
+        for name, train in contestants.items()
+    }
+    unread = io.StringIO()
+    with contextlib.redirect_stderr(unread), contextlib.redirect_stdout(unread):
+        return in_turn(turns, repeats)
+
+
 def main() -> None:
     """Print the table and its JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--model")
     parser.add_argument("--layers", type=int, default=6)
@@ -192,40 +211,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--precision", choices=["bf16", "no"], default="bf16")
     options = parser.parse_args()
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    datasets_logging.disable_progress_bar()
     logging.disable(logging.WARNING)
-    with open_text(options.corpus) as stream:
-        sentences = list(
-            islice(read_sentences(stream, CorpusReport()), options.steps * options.batch)
-        )
+    sentences = first_sentences(options.corpus, options.steps * options.batch)
+    encoder = f"{options.layers} layers x {options.width}"
+    if options.model:
+        encoder = Path(options.model).name
     with tempfile.TemporaryDirectory() as folder:
         model = options.model or random_bert(
             Path(folder), options.layers, options.width, options.vocabulary
         )
-
-        def seconds_of(repeats: int, texts: list[str]) -> Seconds:
-            common = model, texts, options.batch, options.precision
-            contestants = {
-                "dystress_text": ours,
-                "sentence-transformers": theirs,
-                "bare loop": bare,
-            }
-            with (
-                contextlib.redirect_stderr(io.StringIO()),
-                contextlib.redirect_stdout(io.StringIO()),
-            ):
-                return in_turn(
-                    {name: partial(each, *common) for name, each in contestants.items()}, repeats
-                )
-
+        common = options.batch, options.precision
         if here().type != "cpu":
-            seconds_of(1, sentences[: WARM * options.batch])
-        seconds = seconds_of(options.repeats, sentences)
-    encoder = f"{options.layers} layers x {options.width}"
-    if options.model:
-        encoder = Path(options.model).name
+            measure(model, sentences[: WARM * options.batch], *common, 1)
+        seconds = measure(model, sentences, *common, options.repeats)
     print_rates(f"{encoder}, batch {options.batch}, {options.precision}", len(sentences), seconds)
 
 

@@ -43,21 +43,10 @@ PROGRAMS = {
     "text": ("dystress_text/train.py", "dystress_text.programs.train"),
     "images": ("vision/train.py", "vision.train"),
 }
-PACKAGES = [
-    "torch",
-    "transformers",
-    "accelerate",
-    "sentence-transformers",
-    "tokenizers",
-    "datasets",
-    "dill",
-    "multiprocess",
-    "bm25s",
-    "kornia",
-    "kornia_rs",
-    "pytorch_optimizer",
-    "numpy",
-]
+PACKAGES = """
+torch transformers accelerate sentence-transformers tokenizers datasets dill multiprocess bm25s
+kornia kornia_rs pytorch_optimizer numpy
+"""
 VARIANTS = {
     "text": {
         "infonce": "",
@@ -131,7 +120,7 @@ def environment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     if DEVICE.type == "cuda":
         free, total = torch.cuda.mem_get_info()
         found |= {"gpu": torch.cuda.get_device_name(), "free_gb": free / 1e9, "of_gb": total / 1e9}
-    for name in PACKAGES:
+    for name in PACKAGES.split():
         try:
             found[name] = version(name)
         except PackageNotFoundError:

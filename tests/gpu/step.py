@@ -43,7 +43,7 @@ Steps = Callable[[int], float]
 def measure(
     model: str, corpus: Path, batch: int, precision: str, steps: int, warm: int
 ) -> dict[str, Any]:
-    """Return the row of a batch size and a precision."""
+    """Measure one batch size in one precision; return its row."""
     # accelerate keeps its precision for the life of a process
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
@@ -62,7 +62,7 @@ def measure(
         batches: Any = trainer._batches(0)  # a generator
 
         def take(count: int) -> float:
-            """Take so many steps, with the reading of losses; returns the seconds of each."""
+            """Take some steps and read their losses, as training does; return the seconds a step."""
             wait(DEVICE)
             start = time.perf_counter()
             for micro_batches in islice(batches, count):
@@ -96,7 +96,7 @@ def measure(
 
 
 def waits_in(take: Steps) -> dict[str, int]:
-    """Return where the host waits for the GPU, and how often in the profiled steps."""
+    """Count how often the host waits for the GPU in the profiled steps, by line of code."""
     torch.cuda.set_sync_debug_mode("warn")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -19,43 +19,45 @@ INFO_NCE = OBJECTIVES["InfoNCE"].loss
 MODULE, TAU = TEMPERATURES["shifted"]
 
 
-def sizes(rows, loss_of):
-    """Return negatives' similarities, sizes of their gradients, and the positives' total size."""
-    leaves = []
-    positives = []
-    negatives = []
-    for positive, of_row in rows:
-        leaf = (positive.detach().requires_grad_(), [s.detach().requires_grad_() for s in of_row])
-        leaves.append(leaf)
-        positives.append(leaf[0])
-        negatives.extend(leaf[1])
-    gradients = torch.autograd.grad(loss_of(leaves), positives + negatives)
-    g = torch.stack(gradients).abs().numpy()
-    return torch.stack(negatives).detach().numpy(), g[len(rows) :], g[: len(rows)].sum()
+def gradient_sizes(rows, loss_of):
+    """Return similarities and sizes of their gradients, the positives of all rows first."""
+    positives = [positive for positive, _ in rows]
+    negatives = [s for _, of_row in rows for s in of_row]
+    s = torch.stack(positives + negatives).detach().requires_grad_()
+    positives, *negatives = s.split([len(rows), *(len(of_row) for _, of_row in rows)])
+    (gradient,) = torch.autograd.grad(loss_of(list(zip(positives, negatives, strict=True))), s)
+    return s.detach().numpy(), gradient.abs().numpy()
 
 
 def check_sums(found, rows, loss_of, count):
-    s, g, _ = sizes(rows, loss_of)
-    p = torch.stack([p for p, _ in rows[:count]]).detach().numpy()
-    for row, (x, weights) in enumerate([(p, np.ones_like(p)), (s, np.ones_like(s)), (s, g)]):
+    """Compare with sums over the positives of ``count`` rows and over all negatives."""
+    s, size = gradient_sizes(rows, loss_of)
+    negatives = s[len(rows) :]
+    sums = [
+        (s[:count], np.ones(count)),
+        (negatives, np.ones(len(negatives))),
+        (negatives, size[len(rows) :]),
+    ]
+    for table, histogram, (x, weights) in zip(*found, sums, strict=True):
         taus = np.array([float(TAU(each)) for each in torch.from_numpy(x)])
-        high = x > THRESHOLD
-        right = [weights.sum(), x @ weights, taus @ weights, weights[high].sum()]
-        np.testing.assert_allclose(found.table[row].detach(), right, rtol=1e-6, atol=1e-9)
-        histogram = np.histogram(x, BINS, (-1, 1), weights=weights)[0]
-        np.testing.assert_allclose(found.histograms[row].detach(), histogram, rtol=1e-6, atol=1e-9)
+        expected = [weights.sum(), weights @ x, weights @ taus, weights[x > THRESHOLD].sum()]
+        np.testing.assert_allclose(table, expected, rtol=1e-6, atol=1e-9)
+        expected, _ = np.histogram(x, BINS, (-1, 1), weights=weights)
+        np.testing.assert_allclose(histogram, expected, rtol=1e-6, atol=1e-9)
 
 
 def check_comparison(found, rows, loss_of, loss_of_constant=INFO_NCE):
     """Compare with the same loops under some of the constants."""
-    _, g, positive_size = sizes(rows, loss_of)
+    n = len(rows)
+    _, size = gradient_sizes(rows, loss_of)
+    shares = size[n:] / size[n:].sum()
     assert float(found.batches) == 1
-    assert float(found.gradient_ratio) == pytest.approx(positive_size / g.sum(), rel=1e-6)
+    assert float(found.gradient_ratio) == pytest.approx(size[:n].sum() / size[n:].sum(), rel=1e-6)
     for k in (0, 12, 40):
         tau = 0.01 * 100 ** (k / 40)
         assert float(constants()[k]) == pytest.approx(tau)
-        _, c, _ = sizes(rows, lambda rows, tau=tau: loss_of_constant(rows, lambda s: tau))
-        distance = np.abs(g / g.sum() - c / c.sum()).sum() / 2
+        _, size = gradient_sizes(rows, partial(loss_of_constant, tau=lambda s, tau=tau: tau))
+        distance = np.abs(shares - size[n:] / size[n:].sum()).sum() / 2
         assert float(found.total_variation[k]) == pytest.approx(distance, abs=2e-6)
 
 
@@ -64,13 +66,13 @@ def check_comparison(found, rows, loss_of, loss_of_constant=INFO_NCE):
 def test_sums_and_comparison_equal_loops(name, detach, hard, monkeypatch):
     monkeypatch.setattr(diagnosis, "BLOCK_ENTRIES", 30)  # a few rows at a time
     case = OBJECTIVES[name]
+    constant = OBJECTIVES[name.replace("MACL, both views", "NT-Xent").replace("MACL", "InfoNCE")]
     z = views(4, 4, 2 + hard)
-    options = {"samples": 4, "hard": hard, "weight": 0.7}
     rows = case.rows(*z)
+    options = {"samples": 4, "hard": hard, "weight": 0.7}
     loss_of = partial(case.loss, tau=TAU, detach=detach, **options)
     loss = case.build(MODULE, detach_temperature=detach, hard_negative_weight=0.7)
     check_sums(pair_sums(loss, z, THRESHOLD), rows, loss_of, 4)
-    constant = OBJECTIVES[name.replace("MACL, both views", "NT-Xent").replace("MACL", "InfoNCE")]
     check_comparison(compare(loss, z), rows, loss_of, partial(constant.loss, **options))
 
 

@@ -4,6 +4,7 @@ import pytest
 import spec_formulas as spec
 import torch
 from loss_cases import OBJECTIVES, TEMPERATURES, assert_same, value_and_gradients
+from processes import in_threads, own
 from torch.nn.functional import normalize
 
 from dystress_text.losses import QueueInfoNCELoss
@@ -26,9 +27,9 @@ def test_three_steps_equal_a_loop(batch, form):
         for query, key in zip(queries, keys.detach(), strict=True):
             negatives = [spec.similarity(query, old) for old in queue]
             rows.append((spec.similarity(query, key), negatives))
-        z = [queries, keys]
-        expected = value_and_gradients(OBJECTIVES["InfoNCE"].loss(rows, tau), z)
-        assert_same(value_and_gradients(loss(queries, keys), z), expected)  # keys have no gradient
+        expected = OBJECTIVES["InfoNCE"].loss(rows, tau)
+        inputs = [queries, keys]  # of which keys have no gradient
+        assert_same(loss(queries, keys), value_and_gradients(expected, inputs), inputs)
         queue = [*queue, *keys.detach()][-7:]
     torch.testing.assert_close(loss.queue, normalize(torch.stack(queue), dim=1))
     before = loss.queue.clone()
@@ -37,18 +38,16 @@ def test_three_steps_equal_a_loop(batch, form):
 
 
 def test_keys_of_all_processes_enter_by_rank():
-    class TwoProcesses:
-        rank = 0
-        world_size = 2
+    keys = vectors(4).float()
 
-        def __call__(self, rows):
-            return torch.cat([rows, -rows])
+    def work(gather):
+        loss = QueueInfoNCELoss(0.1, queue_size=6, dim=6, gather=gather)
+        of_rank = own(keys, gather.rank, 2)
+        loss(of_rank, of_rank)
+        return loss.queue
 
-    loss = QueueInfoNCELoss(0.1, queue_size=6, dim=6, gather=TwoProcesses())
-    keys = vectors(2).float()
-    loss(keys, keys)
-    unit = normalize(keys, dim=1)
-    torch.testing.assert_close(loss.queue[-4:], torch.cat([unit, -unit]))
+    for queue in in_threads(2, work):
+        torch.testing.assert_close(queue[-4:], normalize(keys, dim=1))
 
 
 def test_the_queue_is_saved_and_starts_equal_in_every_process():

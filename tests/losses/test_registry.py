@@ -17,41 +17,40 @@ from vision.pretraining import negative_free  # noqa: F401  # registers its loss
 from vision.pretraining.presets import PRESETS as IMAGE_PRESETS
 
 PUBLIC = {name: getattr(dt, name) for name in dt.losses.__all__}
+WRITTEN = [
+    "infonce(0.05)",
+    "infonce(cosine(0.03, 0.05), bidirectional=True, detach_temperature=False)",
+    "infonce(shifted_cosine(0.05, 0.07, shift=0.2, scale=1.5), hard_negative_weight=-2)",
+    "ntxent(exponential(0.1, 0.2, sharpness=3), blockwise=True)",
+    "ntxent(scheduled(0.1, 1, half_period=0.5, unit='run'))",
+    "dcl(hardness(temo(0.01, alpha=0.04), hardness_strength=1e+20), per_view=True)",
+    "dclw(hcl(learned(0.1, low=0.05, high=1, learning_rate=0.5), beta=0, tau_plus=0), sigma=2)",
+    "macl(alignment_adaptive(0.05, alpha=2, a_0=0.8), both_views=True)",
+    "queue(arctanh(1), queue_size=9, dim=4)",
+    "queue(0.2, queue_size=9)",
+]
 
 
-@pytest.mark.parametrize("presets", [PRESETS, IMAGE_PRESETS], ids=["text", "images"])
-def test_presets_have_canonical_strings(presets):
-    texts = {preset.settings["loss"] for preset in presets.values()}
-    assert {str(dt.parse_loss(text)) for text in texts} == texts
+@pytest.mark.parametrize("text", WRITTEN)
+def test_round_trip(text):
+    loss = dt.parse_loss(text)
+    assert str(loss) == text
+    again = eval(repr(loss), PUBLIC)
+    assert again == loss
+    assert hash(again) == hash(loss)
 
 
-low = st.floats(0.01, 0.1)
-high = st.floats(0.1, 0.15)
-temperatures = st.one_of(
-    st.floats(0.01, 1),
-    st.builds(dt.CosineTemperature, low, high),
-    st.builds(
-        dt.ShiftedCosineTemperature, low, high, st.floats(-1, 1), st.none() | st.floats(0.5, 1.5)
-    ),
-    st.builds(dt.ExponentialTemperature, low, high, sharpness=st.integers(1, 9)),
-    st.builds(
-        dt.LearnableTemperature, st.floats(0.05, 0.5), learning_rate=st.sampled_from([1e-3, 0.5])
-    ),
-    st.builds(dt.ScheduledTemperature, low, high, unit=st.sampled_from(["epoch", "run"])),
-)
-reweightings = st.one_of(
-    temperatures,
-    st.builds(dt.HCLReweighting, temperatures, st.floats(0, 2), st.floats(0, 0.9)),
-    st.builds(dt.HardnessReweighting, temperatures, st.floats(0, 1e20)),
-    st.builds(dt.ArctanhReweighting, temperatures),
-)
-options = {"detach_temperature": st.booleans(), "hard_negative_weight": st.floats(-9, 9)}
-losses = st.one_of(
-    st.builds(dt.InfoNCELoss, reweightings, bidirectional=st.booleans(), **options),
-    st.builds(dt.DCLWLoss, reweightings, st.floats(0.1, 2), blockwise=st.none() | st.booleans()),
-    st.builds(dt.MACLLoss, reweightings, both_views=st.booleans(), **options),
-    st.builds(dt.QueueInfoNCELoss, reweightings, st.integers(1, 9), st.sampled_from([None, 4])),
-)
+@pytest.mark.filterwarnings("ignore:.*the logit")
+def test_presets_have_canonical_strings():
+    for preset in [*PRESETS.values(), *IMAGE_PRESETS.values()]:
+        text = preset.settings["loss"]
+        assert str(dt.parse_loss(text)) == text
+
+
+@given(st.floats(min_value=0, exclude_min=True, allow_infinity=False))
+def test_round_trip_of_any_number(tau):
+    loss = dt.InfoNCELoss(tau)
+    assert dt.parse_loss(str(loss)).temperature.tau == tau
 
 
 @pytest.mark.parametrize("scalar", [np.float32, np.float64, torch.tensor])
@@ -59,36 +58,26 @@ losses = st.one_of(
     "build",
     [
         dt.InfoNCELoss,
-        lambda x: dt.InfoNCELoss(dt.CosineTemperature(x, x)),
         lambda x: dt.InfoNCELoss(dt.ShiftedCosineTemperature(x, x, x, x)),
         lambda x: dt.InfoNCELoss(dt.LearnableTemperature(x, x / 2, x * 2, learning_rate=x)),
         lambda x: dt.InfoNCELoss(dt.ScheduledTemperature(x, x, x)),
         lambda x: dt.DCLWLoss(dt.HCLReweighting(x, x, x), x, hard_negative_weight=x),
-        lambda x: dt.MACLLoss(dt.AlignmentAdaptiveTemperature(x, x, x)),
-        lambda x: dt.RINCELoss(x, x, x),
         lambda x: dt.SigLIPLoss(x, x, learning_rate=x),
     ],
 )
 def test_scalars_of_other_libraries_are_numbers(build, scalar):
     loss = build(scalar(0.25))
-    assert str(loss) == str(build(0.25))
-    assert loss == build(0.25)
+    expected = build(0.25)
+    assert str(loss) == str(expected)
+    assert loss == expected
     z1 = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
     z2 = z1 + 0.1
-    assert loss(z1, z2).equal(build(0.25)(z1, z2))
+    assert loss(z1, z2).equal(expected(z1, z2))
 
 
 def test_counts_and_flags_of_numpy():
     queue = dt.QueueInfoNCELoss(0.5, np.int64(8), detach_temperature=np.True_)
     assert str(queue) == str(dt.QueueInfoNCELoss(0.5, 8, detach_temperature=True))
-
-
-@given(losses)
-def test_round_trip(loss):
-    assert dt.parse_loss(str(loss)) == loss
-    assert hash(dt.parse_loss(str(loss))) == hash(loss)
-    assert eval(repr(loss), PUBLIC) == loss
-    assert str(dt.parse_loss(str(loss))) == str(loss)
 
 
 def test_equality_and_hash_are_by_value():
@@ -115,36 +104,34 @@ def test_a_star_import_hides_no_loss():
             exec(line, {})
 
 
-CLASSES = [each for each in PUBLIC.values() if isinstance(each, type)]
+CONTRASTIVE = [
+    each
+    for each in PUBLIC.values()
+    if isinstance(each, type) and issubclass(each, dt.ContrastiveLoss)
+]
 
 
-@pytest.mark.parametrize("kind", [x for x in CLASSES if issubclass(x, dt.ContrastiveLoss)])
+@pytest.mark.parametrize("kind", CONTRASTIVE)
 def test_signatures_have_every_keyword_which_reaches_the_loss(kind):
-    gather = dt.ProcessGather(0, 2)
-    common = {
+    keywords = {
         "detach_temperature": False,
         "hard_negative_weight": 1.5,
         "blockwise": True,
-        "gather": gather,
+        "gather": dt.ProcessGather(0, 2),
     }
     signature = inspect.signature(kind).parameters
-    assert common.keys() <= signature.keys()
+    assert keywords.keys() <= signature.keys()
     assert all(each.kind is not each.VAR_KEYWORD for each in signature.values())
-    flags = {name: True for name, each in signature.items() if each.default is False}
-    given = common | flags
-    loss = kind(0.5, **given)
-    assert {name: getattr(loss, name) for name in given} == given
+    keywords |= {name: True for name, each in signature.items() if each.default is False}
+    loss = kind(0.5, **keywords)
+    assert {name: getattr(loss, name) for name in keywords} == keywords
 
 
-OLD_MACL = ("0.05, alpha=2, a_0=0.8", "0.05, 2, 0.8", "both_views=True", "")
-
-
-@pytest.mark.parametrize("arguments", OLD_MACL)
+@pytest.mark.parametrize("arguments", ["0.05, alpha=2, a_0=0.8", "0.05, 2, 0.8", ""])
 def test_macl_of_0_2_names_the_temperature_that_it_took(arguments):
-    with pytest.raises(
-        dt.LossError, match=r"macl\(alignment_adaptive\(0\.05, alpha=2, a_0=0\.8\)\)"
-    ):
+    with pytest.raises(dt.LossError) as error:
         dt.parse_loss(f"macl({arguments})")
+    assert "macl(alignment_adaptive(0.05, alpha=2, a_0=0.8))" in str(error.value)
 
 
 def test_replace_keeps_the_gather():

@@ -7,49 +7,31 @@ from functools import partial
 import pytest
 import spec_formulas as spec
 import torch
-from spec_formulas import Row
-from torch import Tensor
 
 from dystress_text import losses
 
-PROFILES = [  # all that take tau_min and tau_max
-    losses.CosineTemperature,
-    partial(losses.ShiftedCosineTemperature, shift=-0.4),
-    partial(losses.OneSidedCosineTemperature, shift=0.2),
-    losses.LinearTemperature,
-    losses.ExponentialTemperature,
-    losses.MonotonicCosineTemperature,
-    losses.EvenODETemperature,
-]
+
+def temperature_case(kind, formula, *arguments):
+    return kind(*arguments), lambda s: formula(s, *arguments)
+
+
 TEMPERATURES = {  # built once: none of them has state
-    "constant": (losses.ConstantTemperature(0.1), lambda s: 0.1 + 0 * s),
-    "cosine": (losses.CosineTemperature(0.07, 0.2), partial(spec.cosine_tau, low=0.07, high=0.2)),
-    "shifted": (
-        losses.ShiftedCosineTemperature(0.1, 0.14, -0.4),
-        partial(spec.shifted_tau, low=0.1, high=0.14, shift=-0.4, k=0.7),
+    "constant": temperature_case(losses.ConstantTemperature, spec.constant_tau, 0.1),
+    "cosine": temperature_case(losses.CosineTemperature, spec.cosine_tau, 0.07, 0.2),
+    "shifted": temperature_case(losses.ShiftedCosineTemperature, spec.shifted_tau, 0.1, 0.14, -0.4),
+    "other side": temperature_case(
+        losses.ShiftedCosineTemperature, spec.shifted_tau, 0.1, 0.15, 0.2, 0.5
     ),
-    "other side": (
-        losses.ShiftedCosineTemperature(0.1, 0.15, 0.2),
-        partial(spec.shifted_tau, low=0.1, high=0.15, shift=0.2, k=0.6),
+    "one side": temperature_case(
+        losses.OneSidedCosineTemperature, spec.one_sided_tau, 0.1, 0.14, 0.2
     ),
-    "one side": (
-        losses.OneSidedCosineTemperature(0.1, 0.14, 0.2),
-        partial(spec.one_sided_tau, low=0.1, high=0.14, plateau=-0.2),
+    "linear": temperature_case(losses.LinearTemperature, spec.linear_tau, 0.1, 0.3),
+    "exponential": temperature_case(
+        losses.ExponentialTemperature, spec.exponential_tau, 0.1, 0.3, 3.5
     ),
-    "linear": (losses.LinearTemperature(0.1, 0.3), partial(spec.linear_tau, low=0.1, high=0.3)),
-    "exponential": (
-        losses.ExponentialTemperature(0.1, 0.3),
-        partial(spec.exponential_tau, low=0.1, high=0.3, c=3.5),
-    ),
-    "monotonic": (
-        losses.MonotonicCosineTemperature(0.1, 0.3),
-        partial(spec.monotonic_tau, low=0.1, high=0.3),
-    ),
-    "even ODE": (
-        losses.EvenODETemperature(0.1, 0.3),
-        partial(spec.even_ode_tau, low=0.1, high=0.3),
-    ),
-    "TeMo": (losses.TeMoTemperature(0.1, 0.2), partial(spec.temo_tau, tau_0=0.1, alpha=0.2)),
+    "monotonic": temperature_case(losses.MonotonicCosineTemperature, spec.monotonic_tau, 0.1, 0.3),
+    "even ODE": temperature_case(losses.EvenODETemperature, spec.even_ode_tau, 0.1, 0.3),
+    "TeMo": temperature_case(losses.TeMoTemperature, spec.temo_tau, 0.1, 0.2),
 }
 FORMS = pytest.mark.parametrize("form", [False, True], ids=["plain", "blockwise"])
 
@@ -85,10 +67,9 @@ def per_view(rows, logits, of_rows):
 
 @dataclass(frozen=True)
 class Objective:
-    build: Callable[..., losses.ContrastiveLoss]  # from a temperature and options
-    # similarities of each anchor's pairs
-    rows_of: Callable[[Tensor, Tensor], list[Row]] = spec.simcse_rows
-    losses: Callable[[list[Row], list[Row]], list[Tensor]] = info_nce  # of similarities and logits
+    build: Callable  # from a temperature and options
+    rows_of: Callable = spec.simcse_rows  # similarities of each anchor's pairs, from two views
+    losses: Callable = info_nce  # of rows, from their similarities and logits
 
     def rows(self, z1, z2, *hard):
         """Return rows of similarities; only the forward direction has hard negatives."""
@@ -151,10 +132,13 @@ def views(n, dim, count=2, seed=0):
 
 
 def value_and_gradients(value, inputs):
-    return value, *torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
+    gradients = torch.autograd.grad(
+        value, inputs, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return value, *gradients
 
 
-def assert_same(found, expected, limit=1e-10):
-    """Compare by the norm of the difference, relative to the norm."""
-    for x, y in zip(found, expected, strict=True):
+def assert_same(value, expected, inputs, limit=1e-10):
+    """Compare a value and its gradients with expected ones, by norms of differences and tensors."""
+    for x, y in zip(value_and_gradients(value, inputs), expected, strict=True):
         assert (x - y).norm().item() <= limit * y.norm().item(), (x, y)

@@ -14,9 +14,7 @@ META = torch.device("meta")
 
 
 class MetaAccelerator:
-    """What gradient caching asks of an accelerator; the random state is the CPU's, as meta has
-    none.
-    """
+    """What gradient caching needs of an accelerator; meta has no random state, so the CPU's."""
 
     device = torch.device("cpu")
 
@@ -30,13 +28,13 @@ class MetaAccelerator:
 
 
 def to_meta(task):
-    """Move what the trainer's device holds; a run builds it there."""
+    """Move a task to the meta device; a run builds it on the device of the trainer."""
     task.model.to(META)
     task.state.to(META)
 
 
 def step(task, batch_size, make_optimizer, watch=False, chunk=None):
-    """What the trainer does in a step, on the meta device; returns the loss."""
+    """Take a training step on the meta device, as the trainer does; return the loss."""
     optimizer = make_optimizer(task.model)
     similarity_log = SimilarityLog(task.objective) if watch else None
     task.begin_step(0.0, 0.0)
