@@ -328,8 +328,9 @@ def _static(
     saved = model
     if settings.is_hybrid:
         source = texts or training_text(settings)
-        sentences = partial(source.sentences, samples=settings.max_train_samples)
-        reader = reader_for(language, list(islice(sentences(), TEXTS_READ)))
+        sentences = partial(source.sentences, settings.max_train_samples)
+        first_texts = [] if language else list(islice(sentences(), TEXTS_READ))
+        reader = reader_for(language, first_texts)
         lexical = lexical_part(sentences, reader, 2 * dim)
         saved = new_hybrid(model, dense=dense, distilled=distilled, lexical=lexical)
         hybrid = cast(HybridEmbedding, saved[0])
@@ -349,7 +350,7 @@ def distill_text(
     """
     if settings.distill is None:
         return None
-    documents = partial(texts.titled_sentences, samples=settings.max_train_samples)
+    documents = partial(texts.titled_sentences, settings.max_train_samples)
     return distill(load_dense(settings.distill, "distill").to(device), documents)
 
 

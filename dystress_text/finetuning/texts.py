@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,9 +27,10 @@ from dystress_text.io.paths import data_root
 from dystress_text.io.prepared_data import DOCUMENTATION, WIKI1M
 from dystress_text.io.tables import READERS, Table, is_hub_name, is_table, open_table, python_table
 from dystress_text.io.text_lines import (
+    ICONV,
     MAX_LINE_BYTES,
     UNPACK_ERRORS,
-    CorpusReport,
+    LineCounts,
     bounded_lines,
     ending_of,
     is_blank,
@@ -42,6 +44,43 @@ TITLED = ["title", "text"]
 TITLE_END = "\r"  # between title and body in a line; cells have none
 SHOWN = 3  # samples printed by a run
 SHOWN_LENGTH = 100  # characters of each text
+
+
+@dataclass
+class CorpusReport(LineCounts):
+    """What was read of a training text. In a table each cell is a line."""
+
+    sha256: str = ""  # of the lines
+    unit: str = "sentence"  # of samples: sentence or row
+    columns: int = 1  # sentences per sample
+    duplicates: int = 0  # samples kept, with the tokens of an earlier one
+    truncated: int = 0  # sentences kept, but cut to the training length
+    tokens: int = 0  # of all sentences, before the cut
+    tokens_cut: int = 0
+    short: int = 0  # sentences kept, but used whole, as too short for crops
+
+    def summary(self) -> str:
+        """Return the counts as one line."""
+        cut = "cut at the training length (kept)"
+        if 10 * self.truncated > self.sentences:
+            share = 100 * self.tokens_cut / self.tokens
+            cut = f"cut, which leaves out {share:.0f} % of all tokens (raise max_seq_length)"
+        counts = {
+            "empty (left out)": self.empty,
+            f"over {MAX_LINE_BYTES:,} bytes (left out)": self.over_long,
+            f"not UTF-8 (left out; first line {self.first_invalid}: {ICONV})": self.invalid_utf8,
+            f"with a NUL byte (left out; {ICONV})": self.nul,
+            "duplicates": self.duplicates,
+            cut: self.truncated,
+            "shorter than two crops (used whole)": self.short,
+        }
+        summary = f"{self.sentences // self.columns:,} {self.unit}s"
+        if self.unit == "sentence":
+            summary += f" in {self.lines:,} lines"
+        notes = [f"{count:,} {text}" for text, count in counts.items() if count]
+        if not notes:
+            return summary
+        return f"{summary}; {', '.join(notes)}"
 
 
 @dataclass(frozen=True)
@@ -74,32 +113,52 @@ class TrainingText:
     def checksum(self) -> str:
         """Return the SHA-256 of all lines."""
         digest = hashlib.sha256()
-        for line in self.lines():
-            digest.update(line.removesuffix(b"\n") + b"\n")
+        deque(_hashed(self.lines(), digest), maxlen=0)
         return digest.hexdigest()
 
-    def report(self, checksum: str = "") -> CorpusReport:
+    def report(self) -> CorpusReport:
         """Return a report with all counts at 0."""
-        return CorpusReport(checksum, self.unit, self.columns)
+        return CorpusReport(unit=self.unit, columns=self.columns)
 
-    def sentences(
-        self, report: CorpusReport | None = None, samples: int | None = None
-    ) -> Iterator[str]:
-        """Yield the sentences of the first ``samples`` samples, and count them in ``report``."""
-        for _, sentence in self.titled_sentences(report, samples):
+    def read(
+        self, report: CorpusReport, max_samples: int | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """Yield :meth:`titled_sentences`; add their counts and the checksum to ``report``.
+
+        The checksum is that of all lines, also if fewer samples are read.
+        """
+        digest = hashlib.sha256()
+        lines = _hashed(self.lines(), digest)
+        yield from self._split(lines, report, max_samples)
+        deque(lines, maxlen=0)  # the rest of them
+        report.sha256 = digest.hexdigest()
+
+    def sentences(self, max_samples: int | None = None) -> Iterator[str]:
+        """Yield the sentences of the first ``max_samples`` samples."""
+        for _, sentence in self.titled_sentences(max_samples):
             yield sentence
 
-    def titled_sentences(
-        self, report: CorpusReport | None = None, samples: int | None = None
-    ) -> Iterator[tuple[str, str]]:
+    def titled_sentences(self, max_samples: int | None = None) -> Iterator[tuple[str, str]]:
         """Yield pairs of a title, or "", and the sentence that begins with it."""
-        most = None if samples is None else samples * self.columns
-        for line in read_sentences(self.lines(), report or self.report(), most):
+        return self._split(self.lines(), self.report(), max_samples)
+
+    def _split(
+        self, lines: Iterator[bytes], report: CorpusReport, max_samples: int | None
+    ) -> Iterator[tuple[str, str]]:
+        most = None if max_samples is None else max_samples * self.columns
+        for line in read_sentences(lines, report, most):
             title, end, body = line.partition(TITLE_END)
             if self.titled and end:
                 yield title, f"{title} {body}"
             else:
                 yield "", line
+
+
+def _hashed(lines: Iterator[bytes], digest: hashlib._Hash) -> Iterator[bytes]:
+    """Yield lines, and add each to a digest with a line feed at its end."""
+    for line in lines:
+        digest.update(line.removesuffix(b"\n") + b"\n")
+        yield line
 
 
 def plain_text(path: Path) -> TrainingText:
@@ -161,10 +220,10 @@ def _line(cell: Any, in_row: bool) -> bytes:
     return line
 
 
-def first_samples(text: TrainingText, most: int | None = None) -> list[str]:
+def first_samples(text: TrainingText, max_samples: int | None = None) -> list[str]:
     """Return lines that show the first samples of a text."""
     lines = []
-    for i, sentence in enumerate(text.sentences(samples=min(SHOWN, most or SHOWN))):
+    for i, sentence in enumerate(text.sentences(min(SHOWN, max_samples or SHOWN))):
         row, column = divmod(i, text.columns)
         position = f"sample {row + 1}"
         if text.column_names:

@@ -9,12 +9,7 @@ import numpy as np
 
 from dystress_text.errors import ParameterError
 from dystress_text.finetuning import holdout
-from dystress_text.finetuning.corpus import (
-    Corpus,
-    TokenCroppedCorpus,
-    load_corpus,
-    title_lengths,
-)
+from dystress_text.finetuning.corpus import Corpus, TokenCroppedCorpus, load_corpus
 from dystress_text.finetuning.crops import Crops
 from dystress_text.finetuning.initial_model import TextModel
 from dystress_text.finetuning.settings import FineTuningSettings
@@ -61,8 +56,7 @@ def prepare_data(
     # crops of a static model are cut from the tokens
     read = load_corpus(text, reader, most, crops=None if initial.is_static else crops)
     if crops is not None and initial.is_static:
-        titles = title_lengths(text, reader, most)
-        read = TokenCroppedCorpus(**vars(read), crops=crops, titles=titles)
+        read = TokenCroppedCorpus(**vars(read), crops=crops)
     if options.model_name_or_path == STATIC:
         model = initial.embedder.model
         frequencies = read.document_frequencies(len(table_of(model)))  # (vocabulary,)
@@ -72,7 +66,7 @@ def prepare_data(
     held_out: list[holdout.Row] = []
     has_set = bool(set(settings.evaluation.eval_set) - {"none"})
     if options.supervised and options.held_out and not has_set:
-        sentences = text.sentences(samples=most)
+        sentences = text.sentences(most)
         rows = zip(*[sentences] * text.columns, strict=True)
         held_out, excluded = holdout.hold_out(list(rows), options.held_out)
         kept = np.setdiff1d(corpus.original_indices(np.arange(len(corpus))), excluded)
@@ -82,7 +76,7 @@ def prepare_data(
             if repeating > 0:
                 note += f", and {repeating:,} others that repeat one of their texts are left out"
             initial.notes.append(note)
-        corpus = replace(corpus, chosen=kept)
+        corpus = replace(corpus, selected=kept)
     return TrainingData(text, corpus, held_out)
 
 

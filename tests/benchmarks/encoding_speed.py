@@ -21,7 +21,7 @@ from sentence_transformers import SentenceTransformer
 
 from dystress_text.evaluation.text_encoder import with_pooler
 from dystress_text.io.paths import model_path
-from dystress_text.io.text_lines import CorpusReport, open_text, read_sentences
+from dystress_text.io.text_lines import LineCounts, open_text, read_sentences
 from dystress_text.models.embedder import encode
 from dystress_text.models.loading import load_encoder
 
@@ -50,7 +50,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with open_text(options.corpus) as stream:
         texts = list(
-            dict.fromkeys(islice(read_sentences(stream, CorpusReport()), options.sentences))
+            dict.fromkeys(islice(read_sentences(stream, LineCounts()), options.sentences))
         )
     for name in options.model:
         model = load(name)

@@ -49,7 +49,7 @@ from dystress_text.finetuning.settings import TextSettings
 from dystress_text.finetuning.task import TextTask
 from dystress_text.finetuning.texts import plain_text
 from dystress_text.io.paths import EMBEDDED
-from dystress_text.io.text_lines import CorpusReport, open_text, read_sentences
+from dystress_text.io.text_lines import LineCounts, open_text, read_sentences
 from dystress_text.models.reading import TextReader
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.allocator import keep_freed_memory
@@ -198,7 +198,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     with open_text(options.corpus) as stream:
         sentences = list(
-            islice(read_sentences(stream, CorpusReport()), options.steps * options.batch)
+            islice(read_sentences(stream, LineCounts()), options.steps * options.batch)
         )
     with tempfile.TemporaryDirectory() as folder:
         model = options.model or random_bert(

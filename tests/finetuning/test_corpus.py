@@ -4,6 +4,8 @@ import gzip
 import io
 import lzma
 import warnings
+from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -14,11 +16,11 @@ from hypothesis import strategies as st
 from model_cases import text_reader
 
 from dystress_text.errors import UserError
-from dystress_text.finetuning.corpus import load_corpus
+from dystress_text.finetuning.corpus import CHUNK, load_corpus
 from dystress_text.finetuning.crops import Crops
 from dystress_text.finetuning.settings import TextSettings
 from dystress_text.finetuning.texts import TrainingText, plain_text, training_text
-from dystress_text.io.text_lines import CorpusReport, read_sentences
+from dystress_text.io.text_lines import LineCounts, read_sentences
 
 
 def load(file, folder, limit=None, length=9):
@@ -28,7 +30,7 @@ def load(file, folder, limit=None, length=9):
 @given(st.lists(st.binary(max_size=30), max_size=8))
 def test_all_lines_are_counted(lines):
     data = b"\n".join(lines)
-    report = CorpusReport()
+    report = LineCounts()
     sentences = list(read_sentences(io.BytesIO(data), report))
     skipped = report.empty + report.over_long + report.invalid_utf8 + report.nul
     assert report.lines == len(io.BytesIO(data).readlines())
@@ -95,7 +97,7 @@ def test_distinct_samples(tmp_path):
     file.write_text("the cat\nthe dog\nThe   cat\ncat the\nthe dog\n")
     corpus = load(file, tmp_path)
     distinct = corpus.distinct()
-    assert distinct.chosen.tolist() == [0, 1, 3]
+    assert distinct.selected.tolist() == [0, 1, 3]
     found = distinct.batch(np.array([1, 2]))
     expected = corpus.batch(np.array([1, 3]))
     assert torch.equal(found["token_ids"], expected["token_ids"])
@@ -104,7 +106,7 @@ def test_distinct_samples(tmp_path):
     table.write_text("a,b\nthe cat,the dog\nthe cat,cat the\nthe cat,the dog\nthe,cat the dog\n")
     rows = training_text(TextSettings(train_file=[str(table)], supervised=True))
     of_rows = load_corpus(rows, text_reader(9), cache_dir=tmp_path)
-    assert of_rows.distinct().chosen.tolist() == [0, 1, 3]
+    assert of_rows.distinct().selected.tolist() == [0, 1, 3]
 
 
 THAI = [chr(0x0E01 + i) * 8 for i in range(38)]
@@ -132,7 +134,7 @@ def test_cache_key(tmp_path, text_file, monkeypatch):
     assert len(load(text_file, tmp_path, length=5).content) < len(made.content)
     assert len(load(text_file, tmp_path, limit=50)) == 50
     assert len(load(other, tmp_path)) == 201
-    monkeypatch.setattr(TrainingText, "sentences", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(TrainingText, "read", lambda *_: pytest.fail("read again"))
     again = load(text_file, tmp_path)
     assert isinstance(again.content, np.memmap)
     assert np.array_equal(made.content, again.content)
@@ -140,25 +142,59 @@ def test_cache_key(tmp_path, text_file, monkeypatch):
     assert sorted(again.sampled_texts) == sorted(text_file.read_text().splitlines())  # up to 2,000
 
 
+def text_of(lines, **more):
+    """Return a text, and a list to which each line is added when it is read."""
+    read = []
+
+    def reading():
+        for line in lines:
+            read.append(line)
+            yield line.encode()
+
+    return TrainingText("text", "row", (), reading, **more), read
+
+
 @pytest.mark.filterwarnings("ignore:model_name_or_path")  # the numbers
 def test_some_sentences_are_drawn_while_the_text_is_tokenised(tmp_path):
     """Rows of two texts: of 2,000 rows the first text, from all parts of the table alike."""
-    reads = []
-
-    def lines():
-        reads.append(1)
-        for number in range(8_000):
-            yield f"the cat {number}\n".encode()
-            yield f"the dog {number}\n".encode()
-
-    text = TrainingText("rows", "row", ("anchor", "positive"), lines)
+    text, _ = text_of([f"the {animal} {i}" for i in range(8_000) for animal in ("cat", "dog")])
+    text = replace(text, column_names=("anchor", "positive"))
     first = load_corpus(text, text_reader(9), cache_dir=tmp_path / "a").sampled_texts
-    assert len(reads) == 2  # the checksum, the tokens
     numbers = np.array([int(sentence.removeprefix("the cat ")) for sentence in first])
     assert len(set(numbers)) == 2_000
     shares = np.histogram(numbers, 4, (0, 8_000))[0] / 2_000
     np.testing.assert_allclose(shares, 0.25, atol=0.05)  # five standard deviations
     assert load_corpus(text, text_reader(9), cache_dir=tmp_path / "b").sampled_texts == first
+
+
+def test_a_text_is_read_once(tmp_path):
+    """A new text for all of it, a known one for its checksum; of others only the beginning."""
+    lines = [f"the cat\rsat on {end}" for end in make_sentences(2_000)]
+    text, read = text_of(lines, titled=True)
+    beginning = lines[:CHUNK]
+    corpus = load_corpus(text, text_reader(9), cache_dir=tmp_path)
+    assert read == beginning + lines
+    assert corpus.titles.tolist() == [4] * len(lines)  # with [CLS] and [SEP]
+    checksum = sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+    assert corpus.report.sha256 == text.checksum() == checksum
+    read.clear()
+    again = load_corpus(text, text_reader(9), cache_dir=tmp_path)
+    assert read == beginning + lines
+    assert np.array_equal(again.titles, corpus.titles)
+    read.clear()
+    assert len(load_corpus(text, text_reader(9), 5, tmp_path)) == 5
+    assert read == beginning + lines  # the checksum is that of the whole text
+
+
+def test_a_text_that_grows_while_it_is_read_is_not_taken_for_the_earlier_one(tmp_path):
+    lines = make_sentences(300)
+    grown = [*lines, "the cat"]
+    now = iter([lines, grown, lines, lines])
+    text = replace(text_of(lines)[0], lines=lambda: (f"{x}\n".encode() for x in next(now, lines)))
+    for expected in (grown, lines, lines):
+        corpus = load_corpus(text, text_reader(9), cache_dir=tmp_path)
+        assert len(corpus) == len(expected)
+        assert corpus.report.sha256 == sha256("".join(f"{x}\n" for x in expected).encode()).hexdigest()
 
 
 @pytest.mark.parametrize("name", ["tokens.bin", "arrays.npz", "metadata.json"])

@@ -83,7 +83,7 @@ def test_batch_of_crops(tmp_path, tokenizer):
     ids = batch["token_ids"].split(batch["lengths"].tolist())
     assert [each.tolist() for each in ids] == expected
     assert batch["longest"] == batch["lengths"].max()
-    assert corpus.distinct().chosen.tolist() == [0, 1, 2]
+    assert corpus.distinct().selected.tolist() == [0, 1, 2]
     again = load_corpus(plain_text(file), text_reader(8), cache_dir=tmp_path, crops=Crops(seed=5))
     assert again.crops.seed == 5  # from the cache
     assert again.report == corpus.report

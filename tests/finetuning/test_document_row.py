@@ -14,7 +14,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Static
 
 import dystress_text as dt
 from dystress_text.evaluation.text_encoder import TextEncoder
-from dystress_text.finetuning.corpus import TokenCroppedCorpus, load_corpus, title_lengths
+from dystress_text.finetuning.corpus import TokenCroppedCorpus, load_corpus
 from dystress_text.finetuning.crops import Crops
 from dystress_text.finetuning.settings import TextSettings
 from dystress_text.finetuning.texts import training_text
@@ -167,8 +167,7 @@ def read(path, cache, **options):
     text = training_text(settings)
     reader = text_reader(99, model=new_static(embedded_tokenizer(), 4, normalize=True))
     corpus = load_corpus(text, reader, cache_dir=cache)
-    titles = title_lengths(text, reader, None)
-    return TokenCroppedCorpus(**vars(corpus), crops=Crops(seed=1, most=99), titles=titles)
+    return TokenCroppedCorpus(**vars(corpus), crops=Crops(seed=1, most=99))
 
 
 def views(corpus, step, first=0):

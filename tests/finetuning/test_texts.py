@@ -24,7 +24,6 @@ from dystress_text.finetuning.texts import (
     with_texts,
 )
 from dystress_text.io.tables import python_table
-from dystress_text.io.text_lines import CorpusReport
 
 LINES = make_sentences(40)
 
@@ -44,7 +43,7 @@ def test_default_columns(columns, supervised, read):
 
 
 def sentences_of(text):
-    return list(text.sentences(CorpusReport(), None))
+    return list(text.sentences())
 
 
 @pytest.mark.parametrize("cell", [" \u200b", "a\0b", "x" * 65_537, None, 3, "\ud800"])
@@ -120,7 +119,7 @@ def test_columns_are_joined_and_files_concatenated(tmp_path):
     expected = [each for each in joined if each]
     text = training_text(TextSettings(train_file=files, text_columns=["subject", "body"]))
     report = text.report()
-    assert list(text.sentences(report, None)) == expected
+    assert [sentence for _, sentence in text.read(report)] == expected
     assert (report.sentences, report.empty) == (4, 1)
     assert first_samples(text)[0] == f"sample 1, subject + body: {joined[0]!r}"
 
