@@ -1,4 +1,4 @@
-"""Training samples: tokenised once and memory-mapped, or kept as text for crops.
+"""Training samples: tokenised once and memory-mapped, or kept as text that is cropped.
 
 A text is cached by its content and everything that determines its tokens; for crops, which are
 tokenised per batch, by its content alone. One pass over a new text yields its checksum, counts,
@@ -48,26 +48,26 @@ ARRAYS = "arrays.npz"
 METADATA = "metadata.json"
 CHUNK = 256  # sentences at a time
 # shares of unknown tokens
-WARNED = 0.05
-REFUSED = 0.5
+LEAST_WARNED = 0.05
+LEAST_REFUSED = 0.5
 
 
 @dataclass(eq=False)
 class Corpus:
-    """Training samples in a memory-mapped file, one after another.
+    """The training samples one after another, in a memory-mapped file.
 
     Attributes:
         content: token ids or UTF-8 bytes of all sentences, (total,).
         offsets: start of each sentence in ``content``, (samples * columns + 1,).
         distinct_samples: indices of the samples that equal no earlier one.
-        sampled_texts: distinct first sentences of randomly chosen samples, the same for all seeds.
-        report: counts of what was read.
+        sampled_texts: distinct first sentences of random samples, the same for all seeds.
+        report: the counts of lines, sentences and tokens.
         identity: checksums of the text and of the tokenizer.
         columns: number of sentences in a sample.
         titles: number of tokens in the title of each sample, (samples,), at most 1 for a sample
             without a title or with a title that equals its body; None without titles.
         selected: indices of the samples to train on; None for all.
-        identifies: whether a batch has ``texts``, (n, 2): ids of anchors and positives.
+        identifies_texts: whether batches have ``texts``, (n, 2): ids of anchors and positives.
     """
 
     content: NDArray[np.integer]
@@ -79,7 +79,7 @@ class Corpus:
     columns: int = 1
     titles: NDArray[np.int64] | None = None
     selected: NDArray[np.int64] | None = None
-    identifies: bool = False
+    identifies_texts: bool = False
 
     def __len__(self) -> int:
         if self.selected is not None:
@@ -88,11 +88,11 @@ class Corpus:
 
     @property
     def rows_per_sample(self) -> int:
-        """The number of rows in a batch for each sample: here two views of a sentence."""
+        """The number of rows that a sample has in a batch: two views of a sentence."""
         return 2
 
     def original_indices(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the indices that samples (n,) of this corpus have in the whole text, (n,)."""
+        """Map indices of selected samples, (n,), to their indices in the whole text, (n,)."""
         if self.selected is None:
             return samples
         return self.selected[samples]
@@ -100,10 +100,9 @@ class Corpus:
     def distinct(self) -> Self:
         """Return the corpus without samples whose tokens equal those of an earlier sample.
 
-        With several columns, batches also have ``texts``: ids of anchors and positives, by which
-        the loss recognises equal texts.
+        With several columns batches also have ``texts``, so that the loss recognises equal texts.
         """
-        return replace(self, selected=self.distinct_samples, identifies=self.columns > 1)
+        return replace(self, selected=self.distinct_samples, identifies_texts=self.columns > 1)
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         """Return a batch of samples (n,).
@@ -117,7 +116,7 @@ class Corpus:
         raise NotImplementedError
 
     def _spans(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Batch:
-        """Return a batch of the token spans with ``starts`` (n,) and ``lengths`` (n,)."""
+        """Return a batch of the spans of tokens with ``starts`` and ``lengths``, (n,) each."""
         shifts = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)  # (tokens,)
         indices = shifts + np.arange(lengths.sum())
         return {
@@ -127,7 +126,7 @@ class Corpus:
         }
 
     def sentences(self) -> Iterator[Batch]:
-        """Yield all sentences of the text in batches, in order."""
+        """Yield all sentences of the text, in order, in batches."""
         for start in range(0, len(self.offsets) - 1, CHUNK):
             bounds = self.offsets[start : start + CHUNK + 1]
             yield self._spans(bounds[:-1], np.diff(bounds))
@@ -137,7 +136,7 @@ class Corpus:
         counts = torch.zeros(vocabulary, dtype=torch.long)
         for batch in self.sentences():
             sentence = torch.arange(len(batch["lengths"])).repeat_interleave(batch["lengths"])
-            pairs = torch.unique(sentence * vocabulary + batch["token_ids"])  # as one number
+            pairs = torch.unique(sentence * vocabulary + batch["token_ids"])  # each as one number
             counts += torch.bincount(pairs % vocabulary, minlength=vocabulary)
         return counts
 
@@ -156,7 +155,7 @@ class TokenizedCorpus(Corpus):
         starts = self.offsets[sentences]
         ends = self.offsets[sentences + 1]
         batch = self._spans(starts, ends - starts)
-        if self.identifies:
+        if self.identifies_texts:
             bounds = zip(starts[: 2 * len(samples)], ends, strict=False)
             ids = [zlib.crc32(self.content[start:end].tobytes()) for start, end in bounds]
             batch["texts"] = torch.tensor(ids).view(2, -1).T
@@ -165,7 +164,7 @@ class TokenizedCorpus(Corpus):
 
 @dataclass(eq=False, kw_only=True)
 class TokenCroppedCorpus(Corpus):
-    """Token ids, cropped for each batch: for static models, whose token vectors need no context.
+    """Token ids, cropped in each batch, for static models, whose tokens need no context.
 
     Attributes:
         crops: draws the crops.
@@ -184,7 +183,7 @@ class TokenCroppedCorpus(Corpus):
 
 @dataclass(eq=False, kw_only=True)
 class TextCroppedCorpus(Corpus):
-    """Text whose crops are tokenised for each batch.
+    """Text, cropped and tokenised in each batch.
 
     Attributes:
         crops: draws the crops.
@@ -217,7 +216,7 @@ def load_corpus(
         reader: tokenises as the model does.
         max_samples: number of samples to read; None for all.
         cache_dir: the cache folder; by default :func:`cache_root`.
-        crops: settings of the crops; None for whole samples.
+        crops: draws crops of texts, which are then stored as text; None to store tokens.
 
     Raises:
         ParameterError: the text cannot be used, or the tokenizer cannot read it.
@@ -237,7 +236,8 @@ def load_corpus(
         try:
             # another run may be reading the same text now
             with locked(folder / f".{prefix}{LOCK}", wait=True):
-                stored = _cached(text, folder, prefix) or _new(read, folder, prefix)
+                cached = _cached(text, folder, prefix)
+                stored = cached if cached is not None else _new(read, folder, prefix)
         except OSError as error:
             raise cache_error(folder, error) from error
     stored.identity = f"{stored.report.sha256}, tokenizer {tokenizer}"
@@ -248,7 +248,7 @@ def load_corpus(
 
 
 def _cached(text: TrainingText, folder: Path, prefix: str) -> Corpus | None:
-    """Return the cached corpus of a text; None if there is none, or with a warning if it is damaged.
+    """Return the cached corpus of a text; None if there is none, or it is damaged (a warning).
 
     The text is read for its checksum only if a text that begins like it is in the cache.
     """
@@ -331,9 +331,7 @@ def _write(read: Callable[[BinaryIO], Corpus], folder: Path) -> str:
     return corpus.report.sha256
 
 
-def _read(
-    text: TrainingText, max_samples: int | None, encode: Encode, sink: BinaryIO
-) -> Corpus:
+def _read(text: TrainingText, max_samples: int | None, encode: Encode, sink: BinaryIO) -> Corpus:
     """Write the content to ``sink``; return the rest, with an empty array of the content's type."""
     report = text.report()
     offsets = array("q", [0])
@@ -404,7 +402,7 @@ def _open(folder: Path) -> Corpus:
 
 
 def _check_vocabulary(tokenizer: Any, sentences: list[str], name: str) -> None:
-    """Refuse or warn if many tokens are unknown, as in a text in another script."""
+    """Refuse a text, or warn, if many of its tokens are unknown, as in another script."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(backend, Tokenizer):
         return
@@ -421,7 +419,7 @@ def _check_vocabulary(tokenizer: Any, sentences: list[str], name: str) -> None:
         f"{100 * share:.0f} % of the tokens of {name!r} are unknown: name an encoder whose "
         "vocabulary covers the script of the text (as static with vocabulary text does)"
     )
-    if share >= REFUSED:
+    if share >= LEAST_REFUSED:
         raise ParameterError("model_name_or_path", reason)
-    if share >= WARNED:
+    if share >= LEAST_WARNED:
         warnings.warn(f"model_name_or_path: {reason}", stacklevel=3)

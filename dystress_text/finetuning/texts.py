@@ -1,9 +1,9 @@
 """Read training text from files with a text on each line, from tables, or from Python lists.
 
-Columns of a table are those that the user names. By default the text is the only column, or the one
-called ``text`` or ``sentence``; for crops it is ``title`` and ``text``, if both exist; with
-supervision it is ``anchor``, ``positive`` and ``negative``, or else all columns in order. Without
-supervision several columns are joined by spaces. With crops the first of two columns is a title.
+The user may name the columns of a table. The default without supervision is the only column, or
+``text`` or ``sentence``; for crops, ``title`` and ``text`` if both exist. With supervision it is
+``anchor``, ``positive`` and ``negative``, or all columns if these are missing. Without supervision
+several columns are joined by spaces. With crops the first of two columns is a title.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SHOWN_LENGTH = 100  # characters of each text
 
 @dataclass
 class CorpusReport(LineCounts):
-    """What was read of a training text. In a table each cell is a line."""
+    """Counts of a training text as it was read; of a table each cell is a line."""
 
     sha256: str = ""  # of the lines
     unit: str = "sentence"  # of samples: sentence or row
@@ -93,8 +93,8 @@ class TrainingText:
         column_names: the names of the sentences in a row; empty for lines.
         lines: yields the sentences as lines of UTF-8, sample after sample.
         parameter: the parameter that errors name.
-        titled: whether lines begin with a title, which :data:`TITLE_END` ends.
-        in_memory: whether the texts are objects of the caller, which are not written to disk.
+        titled: whether a line may begin with a title, up to :data:`TITLE_END`.
+        in_memory: whether the texts are objects of the caller, which must not be written to disk.
     """
 
     name: str
@@ -117,7 +117,7 @@ class TrainingText:
         return digest.hexdigest()
 
     def report(self) -> CorpusReport:
-        """Return a report with all counts at 0."""
+        """Return a report for :meth:`read` to fill."""
         return CorpusReport(unit=self.unit, columns=self.columns)
 
     def read(
@@ -175,22 +175,22 @@ def plain_text(path: Path) -> TrainingText:
     return TrainingText(str(path), "sentence", (), lines)
 
 
-def _several(texts: Sequence[TrainingText]) -> TrainingText:
+def _concatenate(texts: Sequence[TrainingText]) -> TrainingText:
     """Concatenate texts that have the same columns."""
     first = texts[0]
     for text in texts:
         if text.column_names != first.column_names:
             columns = [", ".join(each.column_names) or "no columns" for each in (first, text)]
-            found = f"{first.name!r} has {columns[0]}; {text.name!r} has {columns[1]}"
-            raise ParameterError("train_file", f"expected files with the same columns; {found}")
+            both = f"{first.name!r} has {columns[0]}; {text.name!r} has {columns[1]}"
+            raise ParameterError("train_file", f"expected files with the same columns; {both}")
     name = f"{first.name} to {texts[-1].name}, {len(texts)} files"
     return replace(first, name=name, lines=lambda: chain(*(text.lines() for text in texts)))
 
 
-def _rows(
-    table: Table, columns: Sequence[str], supervised: bool, joint: bytes, parameter: str
+def _lines_of_rows(
+    table: Table, columns: Sequence[str], supervised: bool, separator: bytes, parameter: str
 ) -> Iterator[bytes]:
-    """Yield the cells of some columns row by row as lines, joined if there is no supervision.
+    """Yield a line for each cell with supervision, else for the joined cells of each row.
 
     With supervision an empty cell is an error, as skipping it would shift all later cells.
     """
@@ -198,22 +198,22 @@ def _rows(
         cells = []
         for name, cell in zip(columns, row, strict=True):
             try:
-                cells.append(_line(cell, supervised))
+                cells.append(_line_of_cell(cell, supervised))
             except ValueError as error:  # also UnicodeEncodeError: half a surrogate pair
                 position = f"row {index + 1} of {table.source!r}, column {name!r}"
                 raise ParameterError(parameter, f"{position}: {error}") from error
         if not supervised:
-            cells = [joint.join(filter(None, cells))]
+            cells = [separator.join(filter(None, cells))]
         yield from cells
 
 
-def _line(cell: Any, in_row: bool) -> bytes:
-    """Return a cell as one line; errors do not quote its content."""
+def _line_of_cell(cell: Any, supervised: bool) -> bytes:
+    """Return a cell as one line. Errors do not quote its content, which may be private."""
     text = "" if cell is None else cell
     if not isinstance(text, str):
         raise ValueError(f"expected a text, got a value of type {type(text).__name__}")
     line = re.sub(r"\r\n?|\n", " ", text).encode()
-    if in_row and (is_blank(text) or len(line) > MAX_LINE_BYTES or b"\0" in line):
+    if supervised and (is_blank(text) or len(line) > MAX_LINE_BYTES or b"\0" in line):
         raise ValueError(
             f"the cell is empty, contains a NUL byte, or exceeds {MAX_LINE_BYTES:,} bytes"
         )
@@ -221,7 +221,7 @@ def _line(cell: Any, in_row: bool) -> bytes:
 
 
 def first_samples(text: TrainingText, max_samples: int | None = None) -> list[str]:
-    """Return lines that show the first samples of a text."""
+    """Describe the first samples of a text, a line for each of their texts."""
     lines = []
     for i, sentence in enumerate(text.sentences(min(SHOWN, max_samples or SHOWN))):
         row, column = divmod(i, text.columns)
@@ -244,7 +244,7 @@ def training_text(settings: TextSettings) -> TrainingText:
         return plain_text(path)
     files = [file for name in names for file in _files_of(name)]
     parts = [_text_of(file, settings) for file in files]
-    return parts[0] if len(parts) == 1 else _several(parts)
+    return parts[0] if len(parts) == 1 else _concatenate(parts)
 
 
 def _files_of(name: str) -> list[str]:
@@ -276,25 +276,25 @@ def _text_of(name: str, settings: TextSettings) -> TrainingText:
 def with_texts(
     settings: FineTuningSettings, texts: object
 ) -> tuple[FineTuningSettings, TrainingText]:
-    """Return the settings for texts given in Python, and the texts.
+    """Return the settings of a run on texts from Python, and its training text.
 
     ``train_file`` becomes a name with the checksum of the texts, by which a finished run is
-    recognised. A list of pairs or triplets sets ``supervised``; for a data set the user does.
+    recognised. A list of pairs or triplets sets ``supervised``; for a data set the user sets it.
     """
     if "train_file" in settings.given:
         raise ParameterError("texts", "give texts or train_file, not both")
     table = python_table(texts)
     in_rows = not hasattr(texts, "column_names") and len(table.columns) > 1
     text = replace(settings.text, supervised=settings.text.supervised or in_rows)
-    read = replace(table_text(table, text, "texts"), in_memory=True)
-    name = f"{read.name}, sha256 {read.checksum()[:16]}"
-    return replace(settings, text=replace(text, train_file=[name])), read
+    opened = replace(table_text(table, text, "texts"), in_memory=True)
+    name = f"{opened.name}, sha256 {opened.checksum()[:16]}"
+    return replace(settings, text=replace(text, train_file=[name])), opened
 
 
 def table_text(table: Table, settings: TextSettings, parameter: str = "train_file") -> TrainingText:
-    """Return the text in the columns that the settings name, by default :func:`usual_columns`."""
+    """Return the text in the columns that the settings name, or in the default ones."""
     known = f"{table.source!r} has the columns {', '.join(table.columns)}"
-    names = settings.text_columns or usual_columns(table.columns, settings.supervised)
+    names = settings.text_columns or default_columns(table.columns, settings.supervised)
     if settings.text_columns is None and settings.cropped and {*TITLED} <= {*table.columns}:
         names = TITLED
     if not names or not set(names) <= set(table.columns):
@@ -304,14 +304,14 @@ def table_text(table: Table, settings: TextSettings, parameter: str = "train_fil
         expected = "an anchor, a positive and any number of hard negatives, a column each"
         raise ParameterError("supervised", f"expected {expected}; {known}")
     titled = settings.cropped and len(names) == 2
-    joint = TITLE_END.encode() if titled else b" "
-    lines = partial(_rows, table, names, settings.supervised, joint, parameter)
+    separator = TITLE_END.encode() if titled else b" "
+    lines = partial(_lines_of_rows, table, names, settings.supervised, separator, parameter)
     labels = names if settings.supervised else [" + ".join(names)]
     return TrainingText(table.source, "row", tuple(labels), lines, parameter, titled)
 
 
-def usual_columns(columns: Sequence[str], supervised: bool) -> list[str]:
-    """Return the columns to read by default; [] if that is ambiguous."""
+def default_columns(columns: Sequence[str], supervised: bool) -> list[str]:
+    """Return the columns to read by default; [] if the choice is ambiguous."""
     if not supervised:
         if len(columns) == 1:
             return list(columns)
@@ -323,7 +323,7 @@ def usual_columns(columns: Sequence[str], supervised: bool) -> list[str]:
 
 
 def wiki1m(data_dir: str | Path | None = None) -> Path:
-    """Return the file of the million Wikipedia sentences of SimCSE, prepared or from the hub."""
+    """Return SimCSE's file of a million Wikipedia sentences, prepared or from the hub."""
     prepared = data_root(data_dir) / "wiki1m" / WIKI1M
     if prepared.is_file():
         return prepared

@@ -49,9 +49,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     with open_text(options.corpus) as stream:
-        texts = list(
-            dict.fromkeys(islice(read_sentences(stream, LineCounts()), options.sentences))
-        )
+        texts = list(dict.fromkeys(islice(read_sentences(stream, LineCounts()), options.sentences)))
     for name in options.model:
         model = load(name)
 
