@@ -11,5 +11,5 @@ SIMCSE = "docs/from-simcse.md lists the options of SimCSE"
 
 
 def parse(argv: Sequence[str], description: str | None = None) -> FineTuningSettings:
-    given = parse_options(PROGRAM, argv, "dystress train", description, SIMCSE)
-    return FineTuningSettings.of(given)
+    options = parse_options(PROGRAM, argv, "dystress train", description, SIMCSE)
+    return FineTuningSettings.of(options)

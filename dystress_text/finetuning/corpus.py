@@ -1,8 +1,8 @@
-"""Training samples: tokenised once and memory-mapped, or kept as text for crops.
+"""Training samples: tokenised once and memory-mapped, or kept as text that is cropped.
 
-The cache key is the content of the text, all that decides its tokens, and the length; for crops,
-which are tokenised per batch, the text alone. A :class:`CorpusReport` counts what is skipped or
-noteworthy.
+A text is cached by its content and everything that determines its tokens; for crops, which are
+tokenised per batch, by its content alone. One pass over a new text yields its checksum, counts,
+tokens and samples. A text that begins like a cached one is first read for its checksum.
 
 ``datasets.map`` is not used: report and duplicates would need files of their own.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import shutil
 import warnings
 import zlib
 from array import array
@@ -33,74 +34,75 @@ from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.evaluation.cosines import MOST_SENTENCES
 from dystress_text.finetuning.crops import Crops, too_short
-from dystress_text.finetuning.texts import TrainingText
+from dystress_text.finetuning.texts import CorpusReport, TrainingText
 from dystress_text.io.atomic import atomic_folder, sha256_of, write_json
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.paths import cache_error, cache_root
-from dystress_text.io.text_lines import CorpusReport
 from dystress_text.models.static import unknown_token
 from dystress_text.models.text_reader import TextReader
 from dystress_text.training.batches import Batch
 
-FORMAT = 18  # version of the cache; raise it when the files or the reading of a text change
+FORMAT = 19  # version of the cache; raise it when the files or the reading of a text change
 TOKENS = "tokens.bin"  # memory-mapped
 ARRAYS = "arrays.npz"
 METADATA = "metadata.json"
 CHUNK = 256  # sentences at a time
 # shares of unknown tokens
-WARNED = 0.05
-REFUSED = 0.5
+LEAST_WARNED = 0.05
+LEAST_REFUSED = 0.5
 
 
 @dataclass(eq=False)
 class Corpus:
-    """Training samples in a memory-mapped file, one after another.
+    """The training samples one after another, in a memory-mapped file.
 
     Attributes:
         content: token ids or UTF-8 bytes of all sentences, (total,).
         offsets: start of each sentence in ``content``, (samples * columns + 1,).
-        first: indices of the samples that equal no earlier one, (distinct samples,).
-        sampled_texts: distinct first sentences of randomly chosen samples, the same for all seeds.
-        report: counts of what was read.
+        distinct_samples: indices of the samples that equal no earlier one.
+        sampled_texts: distinct first sentences of random samples, the same for all seeds.
+        report: the counts of lines, sentences and tokens.
         identity: checksums of the text and of the tokenizer.
         columns: number of sentences in a sample.
-        chosen: indices of the samples to use; None for all.
-        identifies: whether a batch has ``texts``, (n, 2): ids of anchors and positives.
+        titles: number of tokens in the title of each sample, (samples,), at most 1 for a sample
+            without a title or with a title that equals its body; None without titles.
+        selected: indices of the samples to train on; None for all.
+        identifies_texts: whether batches have ``texts``, (n, 2): ids of anchors and positives.
     """
 
     content: NDArray[np.integer]
     offsets: NDArray[np.int64]
-    first: NDArray[np.int64]
+    distinct_samples: NDArray[np.int64]
     sampled_texts: list[str]
     report: CorpusReport
-    identity: str
+    identity: str = ""
     columns: int = 1
-    chosen: NDArray[np.int64] | None = None
-    identifies: bool = False
+    titles: NDArray[np.int64] | None = None
+    selected: NDArray[np.int64] | None = None
+    identifies_texts: bool = False
 
     def __len__(self) -> int:
-        if self.chosen is not None:
-            return len(self.chosen)
+        if self.selected is not None:
+            return len(self.selected)
         return (len(self.offsets) - 1) // self.columns
 
     @property
     def rows_per_sample(self) -> int:
-        """The number of rows in a batch for each sample: here two views of a sentence."""
+        """The number of rows that a sample has in a batch: two views of a sentence."""
         return 2
 
     def original_indices(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the indices that samples (n,) of this corpus have in the whole text, (n,)."""
-        if self.chosen is None:
+        """Map indices of selected samples, (n,), to their indices in the whole text, (n,)."""
+        if self.selected is None:
             return samples
-        return self.chosen[samples]
+        return self.selected[samples]
 
     def distinct(self) -> Self:
         """Return the corpus without samples whose tokens equal those of an earlier sample.
 
-        With several columns, batches also have ``texts``: ids of anchors and positives, by which
-        the loss recognises equal texts.
+        With several columns batches also have ``texts``, so that the loss recognises equal texts.
         """
-        return replace(self, chosen=self.first, identifies=self.columns > 1)
+        return replace(self, selected=self.distinct_samples, identifies_texts=self.columns > 1)
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         """Return a batch of samples (n,).
@@ -114,7 +116,7 @@ class Corpus:
         raise NotImplementedError
 
     def _spans(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Batch:
-        """Return a batch of the token spans with ``starts`` (n,) and ``lengths`` (n,)."""
+        """Return a batch of the spans of tokens with ``starts`` and ``lengths``, (n,) each."""
         shifts = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)  # (tokens,)
         indices = shifts + np.arange(lengths.sum())
         return {
@@ -124,7 +126,7 @@ class Corpus:
         }
 
     def sentences(self) -> Iterator[Batch]:
-        """Yield all sentences of the text in batches, in order."""
+        """Yield all sentences of the text, in order, in batches."""
         for start in range(0, len(self.offsets) - 1, CHUNK):
             bounds = self.offsets[start : start + CHUNK + 1]
             yield self._spans(bounds[:-1], np.diff(bounds))
@@ -134,7 +136,7 @@ class Corpus:
         counts = torch.zeros(vocabulary, dtype=torch.long)
         for batch in self.sentences():
             sentence = torch.arange(len(batch["lengths"])).repeat_interleave(batch["lengths"])
-            pairs = torch.unique(sentence * vocabulary + batch["token_ids"])  # as one number
+            pairs = torch.unique(sentence * vocabulary + batch["token_ids"])  # each as one number
             counts += torch.bincount(pairs % vocabulary, minlength=vocabulary)
         return counts
 
@@ -153,7 +155,7 @@ class TokenizedCorpus(Corpus):
         starts = self.offsets[sentences]
         ends = self.offsets[sentences + 1]
         batch = self._spans(starts, ends - starts)
-        if self.identifies:
+        if self.identifies_texts:
             bounds = zip(starts[: 2 * len(samples)], ends, strict=False)
             ids = [zlib.crc32(self.content[start:end].tobytes()) for start, end in bounds]
             batch["texts"] = torch.tensor(ids).view(2, -1).T
@@ -162,15 +164,13 @@ class TokenizedCorpus(Corpus):
 
 @dataclass(eq=False, kw_only=True)
 class TokenCroppedCorpus(Corpus):
-    """Token ids, cropped for each batch: for static models, whose token vectors need no context.
+    """Token ids, cropped in each batch, for static models, whose tokens need no context.
 
     Attributes:
         crops: draws the crops.
-        titles: as :func:`title_lengths` returns them; None without titles.
     """
 
     crops: Crops
-    titles: NDArray[np.int64] | None = None
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         indices = self.original_indices(samples)
@@ -183,7 +183,7 @@ class TokenCroppedCorpus(Corpus):
 
 @dataclass(eq=False, kw_only=True)
 class TextCroppedCorpus(Corpus):
-    """Text whose crops are tokenised for each batch.
+    """Text, cropped and tokenised in each batch.
 
     Attributes:
         crops: draws the crops.
@@ -216,122 +216,140 @@ def load_corpus(
         reader: tokenises as the model does.
         max_samples: number of samples to read; None for all.
         cache_dir: the cache folder; by default :func:`cache_root`.
-        crops: settings of the crops; None for whole samples.
+        crops: draws crops of texts, which are then stored as text; None to store tokens.
 
     Raises:
         ParameterError: the text cannot be used, or the tokenizer cannot read it.
     """
-    checksum = text.checksum()
-    identity = f"{checksum}, tokenizer {reader.identity()}"
-    encode: Encode = _utf8
-    content = checksum
-    if crops is None:
-        encode = partial(_encoded, reader)
-        content = identity
-    read = partial(_read, text, max_samples, encode, identity, text.report(checksum))
-    stored: Corpus | None = None
+    tokenizer = reader.identity()
+    encode = partial(_tokenized, reader) if crops is None else _utf8
+    read = partial(_read, text, max_samples, encode)
     if text.in_memory:
         stream = BytesIO()
         stored = read(stream)
         stored.content = np.frombuffer(stream.getbuffer(), stored.content.dtype)
     else:
+        content = text.columns, text.titled, None if crops else tokenizer
+        key = f"{FORMAT} {max_samples} {content} {list(islice(text.lines(), CHUNK))}"
+        prefix = hashlib.sha256(key.encode()).hexdigest()[:32]
         folder = Path(cache_dir or cache_root()) / "corpus"
-        key = f"{FORMAT} {max_samples} {text.columns} {content}"
-        cached = folder / hashlib.sha256(key.encode()).hexdigest()[:32]
         try:
             # another run may be reading the same text now
-            with locked(folder / f".{cached.name}{LOCK}", wait=True):
-                if cached.is_dir():
-                    try:
-                        stored = _open(cached, identity, text.columns)
-                    except Exception as error:  # zip, NumPy and JSON have many kinds
-                        reason = (
-                            f"{str(cached)!r} is damaged ({reason_of(error)}) and is made again"
-                        )
-                        warnings.warn(f"the corpus cache {reason}", stacklevel=2)
-                if stored is None:
-                    with atomic_folder(cached) as staging:
-                        _write(read, staging)
-                    stored = _open(cached, identity, text.columns)
+            with locked(folder / f".{prefix}{LOCK}", wait=True):
+                cached = _cached(text, folder, prefix)
+                stored = cached if cached is not None else _new(read, folder, prefix)
         except OSError as error:
             raise cache_error(folder, error) from error
+    stored.identity = f"{stored.report.sha256}, tokenizer {tokenizer}"
     _check_vocabulary(reader.tokenizer, stored.sampled_texts, text.name)
     if crops is None:
         return TokenizedCorpus(**vars(stored))
     return TextCroppedCorpus(**vars(stored), crops=crops, reader=reader)
 
 
-def title_lengths(
-    text: TrainingText, reader: TextReader, max_samples: int | None
-) -> NDArray[np.int64] | None:
-    """Return the number of tokens in the title of each sample, (samples,); None without titles.
+def _cached(text: TrainingText, folder: Path, prefix: str) -> Corpus | None:
+    """Return the cached corpus of a text; None if there is none, or it is damaged (a warning).
 
-    The number is at most 1 for a sample without a title, or with one that equals its body.
+    The text is read for its checksum only if a text that begins like it is in the cache.
     """
-    if not text.titled:
+    if not any(folder.glob(f"{prefix}-*")):
         return None
-    titles = []
-    for title, sentence in text.titled_sentences(samples=max_samples):
-        is_title = sentence.removeprefix(title).split() != title.split()
-        titles.append(title if is_title else "")
-    rows, _ = reader.read(titles)
-    return np.array([len(row) for row in rows])
+    cached = folder / f"{prefix}-{text.checksum()}"
+    if not cached.is_dir():
+        return None
+    try:
+        return _open(cached)
+    except Exception as error:  # zip, NumPy and JSON have many kinds
+        reason = f"{str(cached)!r} is damaged ({reason_of(error)}) and is made again"
+        warnings.warn(f"the corpus cache {reason}", stacklevel=3)
+        return None
 
 
-Encode = Callable[[Iterable[str], CorpusReport], Iterator[NDArray[np.integer]]]
+def _new(read: Callable[[BinaryIO], Corpus], folder: Path, prefix: str) -> Corpus:
+    """Read a text into the cache."""
+    new = folder / f"{prefix}.new"
+    with atomic_folder(new) as staging:
+        checksum = _write(read, staging)
+    cached = folder / f"{prefix}-{checksum}"
+    shutil.rmtree(cached, ignore_errors=True)  # a damaged one
+    new.rename(cached)
+    return _open(cached)
 
 
-def _encoded(
-    reader: TextReader, sentences: Iterable[str], report: CorpusReport
-) -> Iterator[NDArray[np.integer]]:
+# yields the content of each sentence and the number of tokens in its title
+Encode = Callable[
+    [Iterable[tuple[str, str]], CorpusReport], Iterator[tuple[NDArray[np.integer], int]]
+]
+
+
+def _tokenized(
+    reader: TextReader, titled_sentences: Iterable[tuple[str, str]], report: CorpusReport
+) -> Iterator[tuple[NDArray[np.integer], int]]:
     """Yield the token ids of sentences; count truncated tokens in ``report``."""
-    remaining = iter(sentences)
+    remaining = iter(titled_sentences)
     while chunk := list(islice(remaining, CHUNK)):
-        rows, cut = reader.read(chunk)
+        titles = [_own_title(*titled) for titled in chunk]
+        title_lengths = [0] * len(chunk)
+        if any(titles):
+            title_lengths = [len(row) for row in reader.read(titles)[0]]
+        rows, cut = reader.read([sentence for _, sentence in chunk])
         report.truncated += sum(count > 0 for count in cut)
         report.tokens_cut += sum(cut)
         report.tokens += sum(map(len, rows)) + sum(cut)
-        for row in rows:
-            yield row.astype(np.uint32)
+        for row, title_length in zip(rows, title_lengths, strict=True):
+            yield row.astype(np.uint32), title_length
 
 
-def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[NDArray[np.integer]]:
-    for sentence in sentences:
+def _own_title(title: str, sentence: str) -> str:
+    """Return the title of a sentence; "" if it equals the rest of the sentence."""
+    return title if sentence.removeprefix(title).split() != title.split() else ""
+
+
+def _utf8(
+    titled_sentences: Iterable[tuple[str, str]], report: CorpusReport
+) -> Iterator[tuple[NDArray[np.integer], int]]:
+    for _, sentence in titled_sentences:
         report.short += too_short(sentence)
-        yield np.frombuffer(sentence.encode(), np.uint8)
+        yield np.frombuffer(sentence.encode(), np.uint8), 0
 
 
-def _write(read: Callable[[BinaryIO], Corpus], folder: Path) -> None:
-    """Write the files of the cache into a new folder."""
+def _write(read: Callable[[BinaryIO], Corpus], folder: Path) -> str:
+    """Write the files of the cache into a new folder; return the checksum of the text."""
     with (folder / TOKENS).open("wb") as sink:
         corpus = read(sink)
-    np.savez(folder / ARRAYS, offsets=corpus.offsets, first=corpus.first)
-    dtype = corpus.content.dtype.name
-    metadata = {"dtype": dtype, "report": asdict(corpus.report), "some": corpus.sampled_texts}
-    metadata["sha256"] = {name: sha256_of(folder / name) for name in (TOKENS, ARRAYS)}
+    arrays: dict[str, Any] = {
+        "offsets": corpus.offsets,
+        "distinct_samples": corpus.distinct_samples,
+    }
+    if corpus.titles is not None:
+        arrays["titles"] = corpus.titles
+    np.savez(folder / ARRAYS, **arrays)
+    metadata = {
+        "dtype": corpus.content.dtype.name,
+        "report": asdict(corpus.report),
+        "sampled_texts": corpus.sampled_texts,
+        "sha256": {name: sha256_of(folder / name) for name in (TOKENS, ARRAYS)},
+    }
     write_json(folder / METADATA, metadata)
+    return corpus.report.sha256
 
 
-def _read(
-    text: TrainingText,
-    samples: int | None,
-    encode: Encode,
-    identity: str,
-    report: CorpusReport,
-    sink: BinaryIO,
-) -> Corpus:
+def _read(text: TrainingText, max_samples: int | None, encode: Encode, sink: BinaryIO) -> Corpus:
     """Write the content to ``sink``; return the rest, with an empty array of the content's type."""
+    report = text.report()
     offsets = array("q", [0])
     hashes = array("q")
+    titles = array("q")
     content: NDArray[np.integer] = np.empty(0, np.uint8)
     sampled: dict[int, str] = {}
-    most = samples and samples * text.columns
-    read = _sampled(text.sentences(report, samples), text.columns, sampled)
-    bar = progress_bar(read, desc="reading", unit=" sentences", total=most)
-    for kept in encode(bar, report):
+    most = max_samples and max_samples * text.columns
+    titled_sentences = _sampled(text.read(report, max_samples), text.columns, sampled)
+    bar = progress_bar(titled_sentences, desc="reading", unit=" sentences", total=most)
+    for kept, title_length in encode(bar, report):
         sink.write(kept.data)
         offsets.append(offsets[-1] + len(kept))
         hashes.append(hash(kept.tobytes()))
+        titles.append(title_length)
         content = kept[:0]
     if report.sentences <= report.over_long + report.invalid_utf8 + report.nul:
         expected = "expected UTF-8 with a sentence on each line or in each cell"
@@ -339,42 +357,55 @@ def _read(
     by_sample = np.frombuffer(hashes, np.int64).reshape(-1, text.columns)
     _, first = np.unique(by_sample, axis=0, return_index=True)
     report.duplicates = len(by_sample) - len(first)
-    distinct = list(dict.fromkeys(sampled.values()))
-    starts = np.frombuffer(offsets, np.int64)
-    return Corpus(content, starts, np.sort(first), distinct, report, identity, text.columns)
+    return Corpus(
+        content=content,
+        offsets=np.frombuffer(offsets, np.int64),
+        distinct_samples=np.sort(first),
+        sampled_texts=list(dict.fromkeys(sampled.values())),
+        report=report,
+        columns=text.columns,
+        titles=np.frombuffer(titles, np.int64) if text.titled else None,
+    )
 
 
-def _sampled(sentences: Iterable[str], columns: int, sampled: dict[int, str]) -> Iterator[str]:
+def _sampled(
+    titled_sentences: Iterable[tuple[str, str]], columns: int, sampled: dict[int, str]
+) -> Iterator[tuple[str, str]]:
     """Yield all sentences, and store the first sentences of random samples in ``sampled``.
 
     This is reservoir sampling.
     """
     chance = random.Random(0)
-    for number, sentence in enumerate(sentences):
+    for number, titled in enumerate(titled_sentences):
         sample, column = divmod(number, columns)
         place = sample
         if sample >= MOST_SENTENCES:
             place = int(chance.random() * (sample + 1))
         if column == 0 and place < MOST_SENTENCES:
-            sampled[place] = sentence
-        yield sentence
+            sampled[place] = titled[1]
+        yield titled
 
 
-def _open(folder: Path, identity: str, columns: int) -> Corpus:
+def _open(folder: Path) -> Corpus:
     """Open a cached corpus. If it is damaged, errors of many kinds are raised."""
     metadata = json.loads((folder / METADATA).read_bytes())
     for name, expected in metadata["sha256"].items():
         if sha256_of(folder / name) != expected:
             raise ValueError(f"{name} is not what was written")
-    arrays = np.load(folder / ARRAYS, allow_pickle=False)
     tokens = np.memmap(folder / TOKENS, metadata["dtype"], "r")
     report = CorpusReport(**metadata["report"])
-    offsets, first = arrays["offsets"], arrays["first"]
-    return Corpus(tokens, offsets, first, metadata["some"], report, identity, columns)
+    with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
+        return Corpus(
+            content=tokens,
+            sampled_texts=metadata["sampled_texts"],
+            report=report,
+            columns=report.columns,
+            **arrays,
+        )
 
 
 def _check_vocabulary(tokenizer: Any, sentences: list[str], name: str) -> None:
-    """Refuse or warn if many tokens are unknown, as in a text in another script."""
+    """Refuse a text, or warn, if many of its tokens are unknown, as in another script."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(backend, Tokenizer):
         return
@@ -391,7 +422,7 @@ def _check_vocabulary(tokenizer: Any, sentences: list[str], name: str) -> None:
         f"{100 * share:.0f} % of the tokens of {name!r} are unknown: name an encoder whose "
         "vocabulary covers the script of the text (as static with vocabulary text does)"
     )
-    if share >= REFUSED:
+    if share >= LEAST_REFUSED:
         raise ParameterError("model_name_or_path", reason)
-    if share >= WARNED:
+    if share >= LEAST_WARNED:
         warnings.warn(f"model_name_or_path: {reason}", stacklevel=3)

@@ -1,6 +1,6 @@
-"""Draw two crops of a sample as its views: random spans of its words or tokens.
+"""Draw the two views of a sample as crops: random spans of its words or tokens.
 
-A sample with a title and a body may also have these two as its views.
+The views of a sample with a title may also be its title and its body.
 
 Source: "Cropping outperforms dropout" (arXiv 2508.03453, TMLR 2026). Dropout is applied as well.
 """
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from dystress_text.io.text_lines import UNSPACED
 
-# in scripts without spaces each character counts as a word
+# in scripts without spaces each character is a word
 WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
-LEAST = 4  # least words of a crop
-LEAST_TOKENS = 3  # least tokens of a crop of tokens; a body has more
+LEAST_WORDS = 4  # of a crop
+LEAST_TOKENS = 3  # of a crop; a body that is a view has more
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Crops:
         seed: the seed of the run.
         low: the smallest share of a sample that a crop takes.
         high: the largest share; shares are uniform between the two.
-        most: the greatest length of a crop, in words or tokens, as the encoder reads no more.
+        most: the greatest length of a crop in words or tokens; the encoder reads no more.
     """
 
     seed: int
@@ -38,14 +38,11 @@ class Crops:
     most: int = 32
 
     def views(self, text: str, step: int, sample: int) -> list[str]:
-        """Return two independent crops, which may overlap.
-
-        A short text is returned whole, twice.
-        """
+        """Return two independent crops, which may overlap; of a short text the whole, twice."""
         words = [word.span() for word in WORD.finditer(text)]
-        if len(words) < 2 * LEAST:
+        if len(words) < 2 * LEAST_WORDS:
             return [text, text]
-        firsts, counts = self.spans(np.array([len(words)]), step, np.array([sample]), LEAST)
+        firsts, counts = self.spans(np.array([len(words)]), step, np.array([sample]), LEAST_WORDS)
         crops = []
         for first, last in zip(firsts.flat, (firsts + counts - 1).flat, strict=True):
             crop = text[words[first][0] : words[last][1]]
@@ -62,15 +59,14 @@ class Crops:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the starts and lengths of both views of each sample, both (2, n).
 
-        Views are crops, but in half of the steps a sample with a title has its title and its body
-        as views.
+        They are crops; in half of the steps those of a sample with a title are title and body.
 
         Args:
             lengths: lengths of the samples, (n,), in words or tokens.
             step: the training step.
             samples: indices of the samples, (n,).
             least: least length of a crop.
-            titles: lengths of the titles with which the samples begin, (n,); None without titles.
+            titles: lengths of the titles at the start of the samples, (n,); None without titles.
         """
         seeds = [(self.seed, step, sample) for sample in samples.tolist()]
         draws = np.array([np.random.default_rng(seed).random(5) for seed in seeds])  # (n, 5)
@@ -87,5 +83,5 @@ class Crops:
 
 
 def too_short(text: str) -> bool:
-    """Return whether a text is too short to be cropped, and is used whole."""
-    return len(WORD.findall(text)) < 2 * LEAST
+    """Return whether a text is too short for two crops, so that it is used whole."""
+    return len(WORD.findall(text)) < 2 * LEAST_WORDS

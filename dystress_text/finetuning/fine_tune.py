@@ -1,4 +1,4 @@
-"""Fine-tune on text: from settings to a saved, measured and published model."""
+"""Fine-tune on text: from settings to a model that is saved, measured and, if asked, uploaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dystress_text.evaluation.evaluator_list import EvaluatorList, build_evaluat
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.export.copies import check_push, export
 from dystress_text.finetuning.content import content_of, read_content
-from dystress_text.finetuning.holdout import RECALL
+from dystress_text.finetuning.held_out import RECALL
 from dystress_text.finetuning.initial_model import (
     TextModel,
     check_saving,
@@ -97,8 +97,13 @@ def fine_tune(
     with restored_global_state(), full_fp32(), quiet():
         limit_kernel_caches()
         accelerator = make_accelerator(settings.training)
-        read = partial(read_content, settings, texts, evaluator)
-        with open_run(accelerator, settings.training, settings.asked(), read) as (folder, finished):
+        content = partial(read_content, settings, texts, evaluator)
+        with (
+            open_run(accelerator, settings.training, settings.asked(), content) as (
+                folder,
+                finished,
+            ),
+        ):
             if finished is not None:
                 upload = partial(_upload, settings.text.push_to_hub, output)
                 on_main_process(accelerator, upload)
@@ -109,7 +114,7 @@ def fine_tune(
                     check_dense(settings.text.dense_model, option)
                 with accelerator.local_main_process_first():  # the others reuse its downloads
                     text = texts or training_text(settings.text)
-                on_main_process(accelerator, partial(_show, text, settings))
+                on_main_process(accelerator, partial(_print_first_samples, text, settings))
                 loss = copy.deepcopy(settings.loss).to(accelerator.device)
                 loss.gather = make_gather(accelerator)
                 evaluation = build_evaluators(
@@ -159,8 +164,8 @@ def fine_tune(
     return FinishedRun(output, record)
 
 
-def _show(text: TrainingText, settings: FineTuningSettings) -> None:
-    """Print the first samples of a text, before all of it is read."""
+def _print_first_samples(text: TrainingText, settings: FineTuningSettings) -> None:
+    """Print the first samples of a text before all of it is read, which may take minutes."""
     samples = first_samples(text, settings.text.max_train_samples)
     OUTPUT.info("\n".join([f"reading {text.name}", *samples]))
 
@@ -168,7 +173,7 @@ def _show(text: TrainingText, settings: FineTuningSettings) -> None:
 def _choose_metric(
     evaluation: EvaluatorList, training: TrainingSettings, initial: TextModel
 ) -> str | None:
-    """Call the user's evaluator once; return the metric that selects the best model."""
+    """Return the metric that selects the best model; call the user's evaluator for its names."""
     evaluation.try_own(initial.untrained, reserved=[RECALL.name])
     if evaluation.ignored:
         OUTPUT.info(f"evaluator: not used as figures: {', '.join(evaluation.ignored)}")
@@ -201,7 +206,7 @@ def _new_record(
     metric: str | None,
     accelerator: Accelerator,
 ) -> RunRecord:
-    """Return the record of a run before its first step."""
+    """Return the record of a run as it is before the first step."""
     options = settings.options() | {
         "pooler_type": initial.pooler,
         "metric_for_best_model": metric,
@@ -240,7 +245,7 @@ def _begin(settings: FineTuningSettings, trainer: Trainer, measures: Measurement
 
 
 def _publish(settings: FineTuningSettings, trainer: Trainer, measures: Measurements) -> RunRecord:
-    """Measure the trained model; write its record, card and page; upload it."""
+    """Measure the trained model; write record, card and page; upload the model if asked."""
     record = measures.record
     end_record(trainer, record)
     output = trainer.folder

@@ -1,7 +1,7 @@
-"""Load or make the model that a run starts from.
+"""Load or make the model that a run starts from, and check that it is saved as it is trained.
 
-This is an encoder with a pooler, a SimCSE checkpoint, a sentence-transformers model, or a static
-model.
+A run starts from an encoder with a pooler, a SimCSE checkpoint, a sentence-transformers model, or a
+static model.
 """
 
 from __future__ import annotations
@@ -78,15 +78,15 @@ SIMCSE_HEAD = "SimCSE's MLP"
 
 @dataclass(frozen=True)
 class TextModel:
-    """The model of a text run, with all that the run needs to train, evaluate and save it.
+    """The model of a text run: what is trained, evaluated and saved.
 
     Attributes:
         embedder: the module that is trained.
         model: the model that is evaluated and saved: the embedder's model, or a hybrid that
             contains it.
         untrained: the model before training, without a new head.
-        pooler: a name of :data:`dystress_text.models.poolers.POOLERS`; None for other pooling.
-        notes: lines for the user: what was loaded, what was ignored, and what is trained.
+        pooler: a name in :data:`dystress_text.models.poolers.POOLERS`; None for other pooling.
+        notes: lines that tell the user what was loaded and what is trained.
         head: the origin of the head, and whether the saved model keeps it; None without a head.
         document_row: whether a static model has a document row
             (:mod:`dystress_text.models.static`).
@@ -185,9 +185,9 @@ def _with_pooler(encoder: PretrainedEncoder, pooler: str) -> SentenceTransformer
 def _own_pooler(
     model: SentenceTransformer, settings: TextSettings, given: Collection[str]
 ) -> str | None:
-    """Return the pooler of a sentence-transformers model, which keeps pooler and head.
+    """Return the pooler of a sentence-transformers model; None for other pooling.
 
-    None for any other pooling.
+    Options that would change its pooler or its head are refused.
     """
     pooler = pooler_of(model)
     if pooler in FIRST and settings.pooler_type in FIRST:
@@ -213,15 +213,15 @@ def _assemble(
 
     Args:
         name: folder or hub name of the model.
-        loaded: the model with its own head, if any.
-        pooler: of the model; None for other pooling.
+        loaded: the model, with its own head if it has one.
+        pooler: the pooler of the model; None for other pooling.
         settings: the options of model and data.
-        note: what was loaded, for the user.
-        mlp: weights for the head from a SimCSE checkpoint.
+        note: tells the user what was loaded.
+        mlp: the layer of a SimCSE checkpoint from which a new head starts.
     """
     transformer = transformer_of(cast(Transformer, loaded[0]))
     similarity = loaded.similarity_fn_name
-    made = {"device": "cpu", **prompts_of(loaded), "similarity_fn_name": similarity}
+    options = {"device": "cpu", **prompts_of(loaded), "similarity_fn_name": similarity}
     modules = list(loaded)
     last: list[nn.Module] = []
     if isinstance(modules[-1], Normalize):
@@ -230,7 +230,7 @@ def _assemble(
     origin = OWN_HEAD
     if isinstance(modules[-1], Dense):
         head = cast(Dense, modules.pop())
-    model = SentenceTransformer(modules=[*modules, *last], **made)
+    model = SentenceTransformer(modules=[*modules, *last], **options)
     untrained = model
     wanted = settings.mlp_head
     if wanted is None:
@@ -250,10 +250,10 @@ def _assemble(
         described = {"starts": origin, "kept": keep}
         notes.append(f"head: {origin}, {'kept' if keep else 'dropped after training'}")
         if keep:
-            model = SentenceTransformer(modules=[*modules, head, *last], **made)
+            model = SentenceTransformer(modules=[*modules, head, *last], **options)
             if origin != NEW_HEAD:
                 untrained = model
-            head = None  # of the model, and not of its training alone
+            head = None  # it is part of the model now
     embedder = _checked_embedder(name, model, head, settings)
     return TextModel(embedder, model, untrained, pooler, notes, described)
 
@@ -270,7 +270,7 @@ def _checked_embedder(
         reason = f"this encoder reads at most {limit} tokens, got {settings.max_seq_length}"
         raise ParameterError("max_seq_length", reason)
     if settings.dropout != 0 and settings.views == "dropout" and not settings.supervised:
-        check_views(embedder)  # --dropout 0 is on purpose
+        check_views(embedder)  # a dropout of 0 is on purpose
     return embedder
 
 
@@ -329,8 +329,9 @@ def _static(
     saved = model
     if settings.is_hybrid:
         source = texts or training_text(settings)
-        sentences = partial(source.sentences, samples=settings.max_train_samples)
-        reader = reader_for(language, list(islice(sentences(), TEXTS_READ)))
+        sentences = partial(source.sentences, settings.max_train_samples)
+        first_texts = [] if language else list(islice(sentences(), TEXTS_READ))
+        reader = reader_for(language, first_texts)
         lexical = lexical_part(sentences, reader, 2 * dim)
         saved = new_hybrid(model, dense=dense, distilled=distilled, lexical=lexical)
         hybrid = cast(HybridEmbedding, saved[0])
@@ -341,20 +342,20 @@ def _static(
 def distill_text(
     settings: TextSettings, texts: TrainingText, device: torch.device
 ) -> DistilledPart | None:
-    """Distil a model on the training text into the part of a hybrid; None without --distill.
+    """Distil the model that ``distill`` names on the training text; None if it names none.
 
     Args:
         settings: the options of the model and the data.
         texts: the training text.
-        device: the device on which the model that is distilled runs.
+        device: the device of that model.
     """
     if settings.distill is None:
         return None
-    documents = partial(texts.titled_sentences, samples=settings.max_train_samples)
+    documents = partial(texts.titled_sentences, settings.max_train_samples)
     return distill(load_dense(settings.distill, "distill").to(device), documents)
 
 
-# short, long, without words, with the names of special tokens
+# texts that are short, long, without words, or contain the names of special tokens
 _TRIALS = [
     "A model is saved and loaded before the first step.",
     "Or nowhere Else?",
@@ -369,13 +370,14 @@ _TOLERANCE = 1e-4  # between unit vectors
 
 
 def check_saving(initial: TextModel, max_seq_length: int, scratch: Path) -> None:
-    """Check that training embeds texts as ``encode`` of the saved model does.
+    """Check that the training pass embeds texts as ``encode`` of the saved model does.
 
-    The training pass runs without dropout, and without the head if the head is not saved. The
-    random state is restored and the scratch folder removed.
+    For this the pass has no dropout, and no head that is not saved. The model is saved to
+    ``scratch``, which is removed; the random state is restored.
 
     Raises:
         ParameterError: the embeddings of a text differ.
+        UserError: the model cannot be saved, loaded, or encode a text.
     """
     try:
         with torch.random.fork_rng(devices=[]):
@@ -402,12 +404,12 @@ def _check_trials(initial: TextModel, saved: SentenceTransformer, max_seq_length
     with torch.no_grad():
         ids = batch["token_ids"].to(trained.device)
         embed = in_evaluation_mode(initial.embedder)
-        found = embed(ids, batch["lengths"].to(trained.device)).cpu()
+        embeddings = embed(ids, batch["lengths"].to(trained.device)).cpu()
     expected = saved.encode(
         texts, prompt="", batch_size=1, convert_to_tensor=True, show_progress_bar=False
     )
-    expected = expected[:, -found.shape[1] :]  # of a hybrid the part that is trained
-    distances = (F.normalize(found) - F.normalize(expected)).norm(dim=1)  # (texts,)
+    expected = expected[:, -embeddings.shape[1] :]  # of a hybrid the part that is trained
+    distances = (F.normalize(embeddings) - F.normalize(expected)).norm(dim=1)  # (texts,)
     worst = int(distances.argmax())
     if not distances[worst] <= _TOLERANCE:
         reason = (

@@ -17,7 +17,7 @@ from dystress_text.evaluation.cosines import nearest_texts, random_pairs, simila
 from dystress_text.evaluation.evaluator_list import EvaluatorList
 from dystress_text.evaluation.evaluators import sts_metrics
 from dystress_text.evaluation.text_sets import StsPairs
-from dystress_text.finetuning import holdout
+from dystress_text.finetuning.held_out import RECALL, bm25_hits, dense_hits, recall_gain
 from dystress_text.finetuning.initial_model import TextModel
 from dystress_text.finetuning.settings import FineTuningSettings
 from dystress_text.finetuning.training_data import TrainingData
@@ -37,7 +37,7 @@ from dystress_text.training.settings import TrainingSettings
 
 @dataclass
 class Measurements:
-    """Measures the model of a run before and after training, and fills the record.
+    """Measures the model of a run before and after training, and writes that into its record.
 
     Attributes:
         text_model: the model of the run.
@@ -62,7 +62,7 @@ class Measurements:
     def before_training(self) -> None:
         """Measure the untrained model with each pooler, and the lexical baseline.
 
-        A hybrid has to beat its dense model, which is measured too.
+        Of a hybrid, measure the dense model too, which it has to beat.
         """
         record = self.record
         shown = self.shown_set
@@ -75,15 +75,15 @@ class Measurements:
         if hybrid is not None and "dense" in hybrid.parts:
             models = {BASE: hybrid.model, **models}
         elif shown is not None:
-            untrained |= self._by_pooler(own, shown)
+            untrained |= self._metrics_by_pooler(own, shown)
         for name, model in models.items():
             figures = untrained.setdefault(name, {})
             figures |= self.evaluation.direct(model)
             if held_out:
-                found = holdout.measure(held_out, partial(encode, model))
-                figures[holdout.RECALL.name] = 100 * float(found.mean())
+                hits = dense_hits(held_out, partial(encode, model))
+                figures[RECALL.name] = 100 * float(hits.mean())
                 if self._before is None:
-                    self._before = found
+                    self._before = hits
         untrained[record.pooler] |= self.evaluation.own_untrained
         self._add_untrained_samples(own)
         if shown is not None:
@@ -98,18 +98,17 @@ class Measurements:
         if held_out:
             texts = [text for row in held_out for text in row]
             reader = reader_for(record.settings["language"], texts)
-            found = holdout.bm25_recall(held_out, reader.name)
-            lexical[holdout.RECALL.name] = 100 * float(found.mean())
+            lexical[RECALL.name] = 100 * float(bm25_hits(held_out, reader.name).mean())
             readers.append(reader)
-            record.metrics = {**record.metrics, holdout.RECALL.name: holdout.RECALL}
+            record.metrics = {**record.metrics, RECALL.name: RECALL}
         record.lexical = lexical
         record.lexical_words = ", ".join(dict.fromkeys(reader.title for reader in readers))
         record.untrained = {name: figures for name, figures in untrained.items() if figures}
 
-    def _by_pooler(
+    def _metrics_by_pooler(
         self, model: SentenceTransformer, shown: StsPairs
     ) -> dict[str, dict[str, float]]:
-        """Return the figures of the untrained model on the shown set with each pooler."""
+        """Return the metrics of the untrained model with each pooler on the shown set."""
         transformer = model.transformers_model
         if transformer is None:
             return {}
@@ -133,7 +132,7 @@ class Measurements:
         return not (options["supervised"] or options["no_samples"])
 
     def _add_samples(self, label: str, vectors: Tensor) -> None:
-        """Record a few texts of the training text with their nearest texts by ``vectors``."""
+        """Record some training texts with those nearest to them by ``vectors`` (texts, dim)."""
         seed = self.record.settings["seed"]
         self.record.samples[label] = nearest_texts(self.data.corpus.sampled_texts, vectors, seed)
 
@@ -141,12 +140,11 @@ class Measurements:
         """Measure the trained model: held-out rows, similarities, random pairs, nearest texts."""
         record = self.record
         shown = self.shown_set
-        held_out = self.data.held_out
         if self._before is not None:
-            after = holdout.measure(held_out, partial(encode, model))
+            after = dense_hits(self.data.held_out, partial(encode, model))
             recall = 100 * float(after.mean())
-            record.trained = {**record.trained, holdout.RECALL.name: recall}
-            record.held_out = holdout.compared(held_out, self._before, after)
+            record.trained = {**record.trained, RECALL.name: recall}
+            record.held_out = recall_gain(self._before, after)
         if shown is not None:
             embeddings = encode(model, shown.sentences)
             record.similarities["after"] = similarity_histograms(shown, embeddings)

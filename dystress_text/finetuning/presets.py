@@ -76,13 +76,13 @@ _ROWS = {
 }
 
 
-# controls of shifted profiles, which are the constant tau_max above s = -shift
+# controls of shifted profiles, whose temperature is tau_max for all similarities above -shift
 CONTROLS = {
     f"sts-constant-{tau}": _with_loss("a constant temperature as a control", f"infonce({tau})")
     for tau in (0.03, 0.04, 0.06, 0.07)
 }
 
-# reweightings of other papers at their published settings, for text where there are any
+# reweightings of other papers at their published settings; those for text where there are any
 RULE_PRESETS = {
     "rule-debiased": _with_loss(
         "Chuang et al. 2020, setting for images", "infonce(debiased(0.5, tau_plus=0.1))"
@@ -138,7 +138,7 @@ def _simcse(name: str) -> Preset:
         # SimCSE's script averages over four processes, each with the loss of the global batch, so
         # that it clips a quarter of the gradient at 1
         settings |= {"supervised": True, "num_train_epochs": 3, "max_grad_norm": 4.0}
-        data = "three epochs of NLI, --train_file nli_for_simcse.csv, clipped as by four processes"
+        data = "three epochs of NLI (train_file nli_for_simcse.csv), clipped as by four processes"
     return Preset(f"SimCSE's {name} on {data}; published STS average {average:.2f}", settings)
 
 
@@ -149,7 +149,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "rules": tuple(RULE_PRESETS),
 }
 
-# --list_presets shows them in this order: first what a newcomer needs
+# in the order in which they are listed: first what a newcomer needs
 PRESETS: dict[str, Preset] = {
     "own-text": Preset(
         "word vectors for your own text in seconds, no network and no GPU, docs/recipe.md; "

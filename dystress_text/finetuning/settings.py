@@ -1,4 +1,4 @@
-"""The options of a text run, as dataclasses."""
+"""The options of a text run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEXICAL = "lexical"  # in place of a dense model's name: a hybrid without one
 
 @dataclass(frozen=True)
 class TextSettings:
-    """The model and the data."""
+    """Options of the model and the data."""
 
     title: ClassVar[str] = "encoder and data"
 
@@ -154,7 +154,7 @@ class TextSettings:
 
     @property
     def cropped(self) -> bool:
-        """Whether the two views of a sample are crops."""
+        """Whether the views of a sample are two crops, rather than the texts of its row."""
         return self.views == "crop" and not self.supervised
 
 
@@ -165,7 +165,11 @@ PROGRAM = Program(
 
 @dataclass(frozen=True)
 class FineTuningSettings:
-    """All settings of a run. ``given`` has the names of options that the user gave."""
+    """All settings of a run.
+
+    Attributes:
+        given: names of the options that the user gave; all others have defaults of the preset.
+    """
 
     text: TextSettings
     evaluation: EvaluationSettings
@@ -176,7 +180,7 @@ class FineTuningSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> FineTuningSettings:
-        """Return the settings of a preset, which ``preset`` names, changed by the given options."""
+        """Return the settings of the preset ``given["preset"]``, changed by the given options."""
         (text, evaluation, training), loss, preset = PROGRAM.settings(given)
         from dystress_text.losses.objectives import ContrastiveLoss
 
@@ -188,7 +192,7 @@ class FineTuningSettings:
         return cls(text, evaluation, training, loss, preset, frozenset(given))
 
     def options(self) -> dict[str, Any]:
-        """Return every option by name, in the form of ``run.json``: a single file as a string."""
+        """Return all options by name as in ``run.json``, where a single file is a string."""
         options = vars(self.text) | vars(self.evaluation) | vars(self.training)
         files = self.text.train_file
         if files is not None and len(files) == 1:
@@ -197,10 +201,10 @@ class FineTuningSettings:
         return {"preset": self.preset, **options, "eval_set": " ".join(self.evaluation.eval_set)}
 
     def asked(self) -> dict[str, Any]:
-        """Return the options that a finished run must have in common with these settings.
+        """Return the options by which a finished run with these settings is recognised.
 
-        All other options follow from encoder, text and evaluation.
+        Left out are options that a run derives from encoder, text and evaluation.
         """
-        follow = {"pooler_type", "train_batch_size", "learning_rate"} - self.given
-        follow.add("metric_for_best_model")
-        return {name: value for name, value in self.options().items() if name not in follow}
+        derived = {"pooler_type", "train_batch_size", "learning_rate"} - self.given
+        derived.add("metric_for_best_model")
+        return {name: value for name, value in self.options().items() if name not in derived}

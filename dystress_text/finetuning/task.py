@@ -38,8 +38,8 @@ class TextTask:
         objective: the loss.
         evaluation: the evaluators; None for no evaluation.
         packed: whether to leave out padding where the model allows it (BERT, RoBERTa and similar).
-        masking: masks tokens for an additional masked-language-model loss, which needs a
-            language-model head; None for no such loss.
+        masking: masks tokens for a masked-language-model loss, which is added and needs a
+            language-model head; None to add none.
         mlm_weight: the weight of that loss.
     """
 
@@ -80,16 +80,16 @@ class TextTask:
             losses = model(batch["masked_ids"], lengths, longest, self.packed, to_predict)  # (1,)
             masked = (losses, batch["masked_count"])
         rows = self.corpus.rows_per_sample
-        if rows == 1:  # each sentence twice, under two dropout masks
+        if rows == 1:  # each sentence twice, with two dropout masks
             rows = 2
             ids = ids.repeat(2)
             lengths = lengths.repeat(2)
         embeddings: Tensor = model(ids, lengths, longest, self.packed)
-        texts = (batch["texts"],) if self.corpus.identifies else ()
+        texts = (batch["texts"],) if self.corpus.identifies_texts else ()
         return Embeddings(embeddings.chunk(rows), masked + texts)
 
     def loss(self, embeddings: Embeddings) -> Tensor:
-        texts = embeddings.others[-1] if self.corpus.identifies else None
+        texts = embeddings.others[-1] if self.corpus.identifies_texts else None
         loss: Tensor = self.objective(*embeddings.views, texts=texts)
         if self.masking is not None:
             losses, counts = embeddings.others[:2]  # one entry per chunk
@@ -101,13 +101,13 @@ class TextTask:
     def evaluate(self) -> dict[str, float]:
         if self.evaluation is None:
             return {}
-        self._update()
+        self._update_document_row()
         return self.evaluation(self.text_model.model)
 
     def spread(self) -> float:
-        """Return 1 minus the mean cosine between samples, which is about 0 after a collapse.
+        """Return 1 minus the mean cosine between samples; a collapse brings it near 0.
 
-        For a hybrid it is measured on the part that is trained.
+        Of a hybrid only the trained part counts.
         """
         model = self.text_model.embedder.model
         vectors = encode(model, self.corpus.sampled_texts[:PROBES]).double()  # (n, dim)
@@ -115,10 +115,10 @@ class TextTask:
         return 1 - float(tolerance(vectors, one_class))
 
     def save(self, folder: Path) -> None:
-        self._update()
+        self._update_document_row()
         self.text_model.save(folder)
 
-    def _update(self) -> None:
-        """Set the document row of a static model, which is computed from its other rows."""
+    def _update_document_row(self) -> None:
+        """Compute the document row of a static model from its other rows."""
         if self.text_model.is_static:
             set_document_row(self.text_model.embedder.model, self.corpus.sentences())

@@ -1,15 +1,16 @@
 """Read training text from files with a text on each line, from tables, or from Python lists.
 
-Columns of a table are those that the user names. By default the text is the only column, or the one
-called ``text`` or ``sentence``; for crops it is ``title`` and ``text``, if both exist; with
-supervision it is ``anchor``, ``positive`` and ``negative``, or else all columns in order. Without
-supervision several columns are joined by spaces. With crops the first of two columns is a title.
+The user may name the columns of a table. The default without supervision is the only column, or
+``text`` or ``sentence``; for crops, ``title`` and ``text`` if both exist. With supervision it is
+``anchor``, ``positive`` and ``negative``, or all columns if these are missing. Without supervision
+several columns are joined by spaces. With crops the first of two columns is a title.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,9 +27,10 @@ from dystress_text.io.paths import data_root
 from dystress_text.io.prepared_data import DOCUMENTATION, WIKI1M
 from dystress_text.io.tables import READERS, Table, is_hub_name, is_table, open_table, python_table
 from dystress_text.io.text_lines import (
+    ICONV,
     MAX_LINE_BYTES,
     UNPACK_ERRORS,
-    CorpusReport,
+    LineCounts,
     bounded_lines,
     ending_of,
     is_blank,
@@ -44,6 +46,43 @@ SHOWN = 3  # samples printed by a run
 SHOWN_LENGTH = 100  # characters of each text
 
 
+@dataclass
+class CorpusReport(LineCounts):
+    """Counts of a training text as it was read; of a table each cell is a line."""
+
+    sha256: str = ""  # of the lines
+    unit: str = "sentence"  # of samples: sentence or row
+    columns: int = 1  # sentences per sample
+    duplicates: int = 0  # samples kept, with the tokens of an earlier one
+    truncated: int = 0  # sentences kept, but cut to the training length
+    tokens: int = 0  # of all sentences, before the cut
+    tokens_cut: int = 0
+    short: int = 0  # sentences kept, but used whole, as too short for crops
+
+    def summary(self) -> str:
+        """Return the counts as one line."""
+        cut = "cut at the training length (kept)"
+        if 10 * self.truncated > self.sentences:
+            share = 100 * self.tokens_cut / self.tokens
+            cut = f"cut, which leaves out {share:.0f} % of all tokens (raise max_seq_length)"
+        counts = {
+            "empty (left out)": self.empty,
+            f"over {MAX_LINE_BYTES:,} bytes (left out)": self.over_long,
+            f"not UTF-8 (left out; first line {self.first_invalid}: {ICONV})": self.invalid_utf8,
+            f"with a NUL byte (left out; {ICONV})": self.nul,
+            "duplicates": self.duplicates,
+            cut: self.truncated,
+            "shorter than two crops (used whole)": self.short,
+        }
+        summary = f"{self.sentences // self.columns:,} {self.unit}s"
+        if self.unit == "sentence":
+            summary += f" in {self.lines:,} lines"
+        notes = [f"{count:,} {text}" for text, count in counts.items() if count]
+        if not notes:
+            return summary
+        return f"{summary}; {', '.join(notes)}"
+
+
 @dataclass(frozen=True)
 class TrainingText:
     """A training text: a source of samples.
@@ -54,8 +93,8 @@ class TrainingText:
         column_names: the names of the sentences in a row; empty for lines.
         lines: yields the sentences as lines of UTF-8, sample after sample.
         parameter: the parameter that errors name.
-        titled: whether lines begin with a title, which :data:`TITLE_END` ends.
-        in_memory: whether the texts are objects of the caller, which are not written to disk.
+        titled: whether a line may begin with a title, up to :data:`TITLE_END`.
+        in_memory: whether the texts are objects of the caller, which must not be written to disk.
     """
 
     name: str
@@ -74,32 +113,52 @@ class TrainingText:
     def checksum(self) -> str:
         """Return the SHA-256 of all lines."""
         digest = hashlib.sha256()
-        for line in self.lines():
-            digest.update(line.removesuffix(b"\n") + b"\n")
+        deque(_hashed(self.lines(), digest), maxlen=0)
         return digest.hexdigest()
 
-    def report(self, checksum: str = "") -> CorpusReport:
-        """Return a report with all counts at 0."""
-        return CorpusReport(checksum, self.unit, self.columns)
+    def report(self) -> CorpusReport:
+        """Return a report for :meth:`read` to fill."""
+        return CorpusReport(unit=self.unit, columns=self.columns)
 
-    def sentences(
-        self, report: CorpusReport | None = None, samples: int | None = None
-    ) -> Iterator[str]:
-        """Yield the sentences of the first ``samples`` samples, and count them in ``report``."""
-        for _, sentence in self.titled_sentences(report, samples):
+    def read(
+        self, report: CorpusReport, max_samples: int | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """Yield :meth:`titled_sentences`; add their counts and the checksum to ``report``.
+
+        The checksum is that of all lines, also if fewer samples are read.
+        """
+        digest = hashlib.sha256()
+        lines = _hashed(self.lines(), digest)
+        yield from self._split(lines, report, max_samples)
+        deque(lines, maxlen=0)  # the rest of them
+        report.sha256 = digest.hexdigest()
+
+    def sentences(self, max_samples: int | None = None) -> Iterator[str]:
+        """Yield the sentences of the first ``max_samples`` samples."""
+        for _, sentence in self.titled_sentences(max_samples):
             yield sentence
 
-    def titled_sentences(
-        self, report: CorpusReport | None = None, samples: int | None = None
-    ) -> Iterator[tuple[str, str]]:
+    def titled_sentences(self, max_samples: int | None = None) -> Iterator[tuple[str, str]]:
         """Yield pairs of a title, or "", and the sentence that begins with it."""
-        most = None if samples is None else samples * self.columns
-        for line in read_sentences(self.lines(), report or self.report(), most):
+        return self._split(self.lines(), self.report(), max_samples)
+
+    def _split(
+        self, lines: Iterator[bytes], report: CorpusReport, max_samples: int | None
+    ) -> Iterator[tuple[str, str]]:
+        most = None if max_samples is None else max_samples * self.columns
+        for line in read_sentences(lines, report, most):
             title, end, body = line.partition(TITLE_END)
             if self.titled and end:
                 yield title, f"{title} {body}"
             else:
                 yield "", line
+
+
+def _hashed(lines: Iterator[bytes], digest: hashlib._Hash) -> Iterator[bytes]:
+    """Yield lines, and add each to a digest with a line feed at its end."""
+    for line in lines:
+        digest.update(line.removesuffix(b"\n") + b"\n")
+        yield line
 
 
 def plain_text(path: Path) -> TrainingText:
@@ -116,22 +175,22 @@ def plain_text(path: Path) -> TrainingText:
     return TrainingText(str(path), "sentence", (), lines)
 
 
-def _several(texts: Sequence[TrainingText]) -> TrainingText:
+def _concatenate(texts: Sequence[TrainingText]) -> TrainingText:
     """Concatenate texts that have the same columns."""
     first = texts[0]
     for text in texts:
         if text.column_names != first.column_names:
             columns = [", ".join(each.column_names) or "no columns" for each in (first, text)]
-            found = f"{first.name!r} has {columns[0]}; {text.name!r} has {columns[1]}"
-            raise ParameterError("train_file", f"expected files with the same columns; {found}")
+            both = f"{first.name!r} has {columns[0]}; {text.name!r} has {columns[1]}"
+            raise ParameterError("train_file", f"expected files with the same columns; {both}")
     name = f"{first.name} to {texts[-1].name}, {len(texts)} files"
     return replace(first, name=name, lines=lambda: chain(*(text.lines() for text in texts)))
 
 
-def _rows(
-    table: Table, columns: Sequence[str], supervised: bool, joint: bytes, parameter: str
+def _lines_of_rows(
+    table: Table, columns: Sequence[str], supervised: bool, separator: bytes, parameter: str
 ) -> Iterator[bytes]:
-    """Yield the cells of some columns row by row as lines, joined if there is no supervision.
+    """Yield a line for each cell with supervision, else for the joined cells of each row.
 
     With supervision an empty cell is an error, as skipping it would shift all later cells.
     """
@@ -139,32 +198,32 @@ def _rows(
         cells = []
         for name, cell in zip(columns, row, strict=True):
             try:
-                cells.append(_line(cell, supervised))
+                cells.append(_line_of_cell(cell, supervised))
             except ValueError as error:  # also UnicodeEncodeError: half a surrogate pair
                 position = f"row {index + 1} of {table.source!r}, column {name!r}"
                 raise ParameterError(parameter, f"{position}: {error}") from error
         if not supervised:
-            cells = [joint.join(filter(None, cells))]
+            cells = [separator.join(filter(None, cells))]
         yield from cells
 
 
-def _line(cell: Any, in_row: bool) -> bytes:
-    """Return a cell as one line; errors do not quote its content."""
+def _line_of_cell(cell: Any, supervised: bool) -> bytes:
+    """Return a cell as one line. Errors do not quote its content, which may be private."""
     text = "" if cell is None else cell
     if not isinstance(text, str):
         raise ValueError(f"expected a text, got a value of type {type(text).__name__}")
     line = re.sub(r"\r\n?|\n", " ", text).encode()
-    if in_row and (is_blank(text) or len(line) > MAX_LINE_BYTES or b"\0" in line):
+    if supervised and (is_blank(text) or len(line) > MAX_LINE_BYTES or b"\0" in line):
         raise ValueError(
             f"the cell is empty, contains a NUL byte, or exceeds {MAX_LINE_BYTES:,} bytes"
         )
     return line
 
 
-def first_samples(text: TrainingText, most: int | None = None) -> list[str]:
-    """Return lines that show the first samples of a text."""
+def first_samples(text: TrainingText, max_samples: int | None = None) -> list[str]:
+    """Describe the first samples of a text, a line for each of their texts."""
     lines = []
-    for i, sentence in enumerate(text.sentences(samples=min(SHOWN, most or SHOWN))):
+    for i, sentence in enumerate(text.sentences(min(SHOWN, max_samples or SHOWN))):
         row, column = divmod(i, text.columns)
         position = f"sample {row + 1}"
         if text.column_names:
@@ -185,7 +244,7 @@ def training_text(settings: TextSettings) -> TrainingText:
         return plain_text(path)
     files = [file for name in names for file in _files_of(name)]
     parts = [_text_of(file, settings) for file in files]
-    return parts[0] if len(parts) == 1 else _several(parts)
+    return parts[0] if len(parts) == 1 else _concatenate(parts)
 
 
 def _files_of(name: str) -> list[str]:
@@ -217,25 +276,25 @@ def _text_of(name: str, settings: TextSettings) -> TrainingText:
 def with_texts(
     settings: FineTuningSettings, texts: object
 ) -> tuple[FineTuningSettings, TrainingText]:
-    """Return the settings for texts given in Python, and the texts.
+    """Return the settings of a run on texts from Python, and its training text.
 
     ``train_file`` becomes a name with the checksum of the texts, by which a finished run is
-    recognised. A list of pairs or triplets sets ``supervised``; for a data set the user does.
+    recognised. A list of pairs or triplets sets ``supervised``; for a data set the user sets it.
     """
     if "train_file" in settings.given:
         raise ParameterError("texts", "give texts or train_file, not both")
     table = python_table(texts)
     in_rows = not hasattr(texts, "column_names") and len(table.columns) > 1
     text = replace(settings.text, supervised=settings.text.supervised or in_rows)
-    read = replace(table_text(table, text, "texts"), in_memory=True)
-    name = f"{read.name}, sha256 {read.checksum()[:16]}"
-    return replace(settings, text=replace(text, train_file=[name])), read
+    opened = replace(table_text(table, text, "texts"), in_memory=True)
+    name = f"{opened.name}, sha256 {opened.checksum()[:16]}"
+    return replace(settings, text=replace(text, train_file=[name])), opened
 
 
 def table_text(table: Table, settings: TextSettings, parameter: str = "train_file") -> TrainingText:
-    """Return the text in the columns that the settings name, by default :func:`usual_columns`."""
+    """Return the text in the columns that the settings name, or in the default ones."""
     known = f"{table.source!r} has the columns {', '.join(table.columns)}"
-    names = settings.text_columns or usual_columns(table.columns, settings.supervised)
+    names = settings.text_columns or default_columns(table.columns, settings.supervised)
     if settings.text_columns is None and settings.cropped and {*TITLED} <= {*table.columns}:
         names = TITLED
     if not names or not set(names) <= set(table.columns):
@@ -245,14 +304,14 @@ def table_text(table: Table, settings: TextSettings, parameter: str = "train_fil
         expected = "an anchor, a positive and any number of hard negatives, a column each"
         raise ParameterError("supervised", f"expected {expected}; {known}")
     titled = settings.cropped and len(names) == 2
-    joint = TITLE_END.encode() if titled else b" "
-    lines = partial(_rows, table, names, settings.supervised, joint, parameter)
+    separator = TITLE_END.encode() if titled else b" "
+    lines = partial(_lines_of_rows, table, names, settings.supervised, separator, parameter)
     labels = names if settings.supervised else [" + ".join(names)]
     return TrainingText(table.source, "row", tuple(labels), lines, parameter, titled)
 
 
-def usual_columns(columns: Sequence[str], supervised: bool) -> list[str]:
-    """Return the columns to read by default; [] if that is ambiguous."""
+def default_columns(columns: Sequence[str], supervised: bool) -> list[str]:
+    """Return the columns to read by default; [] if the choice is ambiguous."""
     if not supervised:
         if len(columns) == 1:
             return list(columns)
@@ -264,7 +323,7 @@ def usual_columns(columns: Sequence[str], supervised: bool) -> list[str]:
 
 
 def wiki1m(data_dir: str | Path | None = None) -> Path:
-    """Return the file of the million Wikipedia sentences of SimCSE, prepared or from the hub."""
+    """Return SimCSE's file of a million Wikipedia sentences, prepared or from the hub."""
     prepared = data_root(data_dir) / "wiki1m" / WIKI1M
     if prepared.is_file():
         return prepared

@@ -8,14 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dystress_text.errors import ParameterError
-from dystress_text.finetuning import holdout
-from dystress_text.finetuning.corpus import (
-    Corpus,
-    TokenCroppedCorpus,
-    load_corpus,
-    title_lengths,
-)
+from dystress_text.finetuning.corpus import Corpus, TokenCroppedCorpus, load_corpus
 from dystress_text.finetuning.crops import Crops
+from dystress_text.finetuning.held_out import TrainingRow, hold_out
 from dystress_text.finetuning.initial_model import TextModel
 from dystress_text.finetuning.settings import FineTuningSettings
 from dystress_text.finetuning.texts import TrainingText
@@ -41,7 +36,7 @@ class TrainingData:
 
     text: TrainingText
     corpus: Corpus
-    held_out: list[holdout.Row]
+    held_out: list[TrainingRow]
 
     def __len__(self) -> int:
         return len(self.corpus)
@@ -50,7 +45,7 @@ class TrainingData:
 def prepare_data(
     text: TrainingText, initial: TextModel, settings: FineTuningSettings
 ) -> TrainingData:
-    """Tokenise a text and select samples; scale the vectors of a new static model by idf."""
+    """Tokenise a text and select samples; initialise the vectors of a new static model by idf."""
     options = settings.text
     seed = settings.training.seed
     crops = None
@@ -59,22 +54,21 @@ def prepare_data(
     reader = TextReader(initial.embedder.model, options.max_seq_length)
     most = options.max_train_samples
     # crops of a static model are cut from the tokens
-    read = load_corpus(text, reader, most, crops=None if initial.is_static else crops)
+    whole = load_corpus(text, reader, most, crops=None if initial.is_static else crops)
     if crops is not None and initial.is_static:
-        titles = title_lengths(text, reader, most)
-        read = TokenCroppedCorpus(**vars(read), crops=crops, titles=titles)
+        whole = TokenCroppedCorpus(**vars(whole), crops=crops)
     if options.model_name_or_path == STATIC:
         model = initial.embedder.model
-        frequencies = read.document_frequencies(len(table_of(model)))  # (vocabulary,)
-        initialize_by_idf(model, frequencies, len(read.offsets) - 1, seed)
-        set_document_row(model, read.sentences())
-    corpus = read.distinct() if options.drop_duplicates else read
-    held_out: list[holdout.Row] = []
+        frequencies = whole.document_frequencies(len(table_of(model)))  # (vocabulary,)
+        initialize_by_idf(model, frequencies, len(whole.offsets) - 1, seed)
+        set_document_row(model, whole.sentences())
+    corpus = whole.distinct() if options.drop_duplicates else whole
+    held_out: list[TrainingRow] = []
     has_set = bool(set(settings.evaluation.eval_set) - {"none"})
     if options.supervised and options.held_out and not has_set:
-        sentences = text.sentences(samples=most)
+        sentences = text.sentences(most)
         rows = zip(*[sentences] * text.columns, strict=True)
-        held_out, excluded = holdout.hold_out(list(rows), options.held_out)
+        held_out, excluded = hold_out(list(rows), options.held_out)
         kept = np.setdiff1d(corpus.original_indices(np.arange(len(corpus))), excluded)
         if held_out:
             note = f"{len(held_out)} samples are held out"
@@ -82,7 +76,7 @@ def prepare_data(
             if repeating > 0:
                 note += f", and {repeating:,} others that repeat one of their texts are left out"
             initial.notes.append(note)
-        corpus = replace(corpus, chosen=kept)
+        corpus = replace(corpus, selected=kept)
     return TrainingData(text, corpus, held_out)
 
 

@@ -30,15 +30,9 @@ UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 
 @dataclass
-class CorpusReport:
-    """Counts of a text's lines. A line is a sentence, or is skipped for one reason.
+class LineCounts:
+    """Counts of lines. A line is a sentence, or is skipped for one reason."""
 
-    In a table each cell is a line. ``duplicates`` counts samples: lines or rows.
-    """
-
-    sha256: str = ""  # of the lines
-    unit: str = "sentence"  # of samples: sentence or row
-    columns: int = 1  # sentences per sample
     lines: int = 0
     sentences: int = 0  # lines kept
     empty: int = 0  # skipped
@@ -46,64 +40,36 @@ class CorpusReport:
     invalid_utf8: int = 0  # skipped
     first_invalid: int = 0  # number of the first such line
     nul: int = 0  # skipped, with a NUL byte
-    duplicates: int = 0  # kept, with the tokens of an earlier one
-    truncated: int = 0  # kept, but cut to the training length
-    tokens: int = 0  # of all sentences, before the cut
-    tokens_cut: int = 0
-    short: int = 0  # kept, but used whole, as too short for crops
-
-    def summary(self) -> str:
-        """Return the counts as one line."""
-        cut = "cut at the training length (kept)"
-        if 10 * self.truncated > self.sentences:
-            share = 100 * self.tokens_cut / self.tokens
-            cut = f"cut, which leaves out {share:.0f} % of all tokens (raise max_seq_length)"
-        counts = {
-            "empty (left out)": self.empty,
-            f"over {MAX_LINE_BYTES:,} bytes (left out)": self.over_long,
-            f"not UTF-8 (left out; first line {self.first_invalid}: {ICONV})": self.invalid_utf8,
-            f"with a NUL byte (left out; {ICONV})": self.nul,
-            "duplicates": self.duplicates,
-            cut: self.truncated,
-            "shorter than two crops (used whole)": self.short,
-        }
-        summary = f"{self.sentences // self.columns:,} {self.unit}s"
-        if self.unit == "sentence":
-            summary += f" in {self.lines:,} lines"
-        notes = [f"{count:,} {text}" for text, count in counts.items() if count]
-        if not notes:
-            return summary
-        return f"{summary}; {', '.join(notes)}"
 
 
 def read_sentences(
-    lines: Iterable[bytes], report: CorpusReport, most: int | None = None
+    lines: Iterable[bytes], counts: LineCounts, most: int | None = None
 ) -> Iterator[str]:
-    """Yield at most ``most`` sentences, one per line, and count the lines in ``report``.
+    """Yield at most ``most`` sentences, one per line, and add the lines to ``counts``.
 
     Only a line feed ends a line; a carriage return before it is dropped.
     """
     for line in lines:
-        report.lines += 1
+        counts.lines += 1
         line = line.removesuffix(b"\n")
         if len(line) > MAX_LINE_BYTES:
-            report.over_long += 1
+            counts.over_long += 1
             continue
         if b"\0" in line:
-            report.nul += 1
+            counts.nul += 1
             continue
         try:
             sentence = line.removesuffix(b"\r").decode()
         except UnicodeDecodeError:
-            report.invalid_utf8 += 1
-            report.first_invalid = report.first_invalid or report.lines
+            counts.invalid_utf8 += 1
+            counts.first_invalid = counts.first_invalid or counts.lines
             continue
         if is_blank(sentence):
-            report.empty += 1
+            counts.empty += 1
             continue
-        report.sentences += 1
+        counts.sentences += 1
         yield sentence
-        if report.sentences == most:
+        if counts.sentences == most:
             break
 
 

@@ -95,7 +95,7 @@ def _read(parameter: str, files: list[str], columns: list[str] | None = None) ->
     try:
         text = training_text(TextSettings(train_file=files, text_columns=columns, views="crop"))
         report = text.report()
-        texts = list(dict.fromkeys(text.sentences(report, None)))
+        texts = list(dict.fromkeys(sentence for _, sentence in text.read(report)))
     except ParameterError as error:
         raise ParameterError(parameter, str(error).partition(": ")[2]) from error
     print(f"{parameter}: {report.summary()}")

@@ -12,7 +12,7 @@ from dystress_text.analysis.finished_run import outcome_lines
 from dystress_text.cli.text_table import cell
 from dystress_text.evaluation.statistics import spread
 from dystress_text.finetuning.arguments import parse
-from dystress_text.finetuning.holdout import RECALL, compared
+from dystress_text.finetuning.held_out import RECALL, recall_gain
 from dystress_text.training.run_record import Metric, RunRecord
 
 METRIC = RECALL.name
@@ -56,7 +56,7 @@ def test_gain_of_a_share_is_at_most_100(gain):
     before = np.full(30, float(gain < 0))
     found = record(
         trained={METRIC: 50.0},
-        held_out=asdict(compared([("a", "b")] * 30, before, 1 - before)),
+        held_out=asdict(recall_gain(before, 1 - before)),
         metrics={METRIC: asdict(RECALL)},
     )
     mean, low, high, *_ = numbers(outcome_lines(found)[1].partition("trained - ")[2])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from dystress_text.io.text_lines import CorpusReport, open_text, read_sentences
+from dystress_text.io.text_lines import LineCounts, open_text, read_sentences
 
 Seconds = Mapping[str, list[float]]
 
@@ -43,7 +43,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
 def first_sentences(corpus: Path, count: int) -> list[str]:
     """Return the first sentences of a text, one a line, as training reads them."""
     with open_text(corpus) as stream:
-        return list(islice(read_sentences(stream, CorpusReport()), count))
+        return list(islice(read_sentences(stream, LineCounts()), count))
 
 
 def cpu_seconds(run: Callable[[], object]) -> float:

@@ -4,6 +4,9 @@ import gzip
 import io
 import lzma
 import warnings
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -14,36 +17,33 @@ from hypothesis import strategies as st
 from model_cases import text_reader
 
 from dystress_text.errors import UserError
-from dystress_text.finetuning.corpus import load_corpus
+from dystress_text.finetuning.corpus import CHUNK, load_corpus
 from dystress_text.finetuning.crops import Crops
 from dystress_text.finetuning.settings import TextSettings
-from dystress_text.finetuning.texts import TrainingText, plain_text, training_text
-from dystress_text.io.text_lines import CorpusReport, read_sentences
+from dystress_text.finetuning.texts import CorpusReport, TrainingText, plain_text, training_text
+from dystress_text.io.text_lines import LineCounts, read_sentences
 
 
-def load(file, folder, limit=None, length=9):
-    return load_corpus(plain_text(file), text_reader(length), limit, cache_dir=folder)
+def load(file, folder, limit=None, length=9, crops=None):
+    return load_corpus(plain_text(file), text_reader(length), limit, folder, crops)
+
+
+def write(folder, lines):
+    file = folder / "text.txt"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return file
 
 
 @given(st.lists(st.binary(max_size=30), max_size=8))
 def test_all_lines_are_counted(lines):
     data = b"\n".join(lines)
-    report = CorpusReport()
-    sentences = list(read_sentences(io.BytesIO(data), report))
-    skipped = report.empty + report.over_long + report.invalid_utf8 + report.nul
-    assert report.lines == len(io.BytesIO(data).readlines())
-    assert report.lines == report.sentences + skipped
+    counts = LineCounts()
+    sentences = list(read_sentences(io.BytesIO(data), counts))
+    skipped = counts.empty + counts.over_long + counts.invalid_utf8 + counts.nul
+    assert counts.lines == len(io.BytesIO(data).readlines())
+    assert counts.lines == counts.sentences + skipped
+    assert counts.sentences == len(sentences)
     assert not any("\0" in each or "\n" in each or not each.strip() for each in sentences)
-
-
-def test_samples_with_the_tokens_of_an_earlier_one_are_duplicates(tmp_path):
-    file = tmp_path / "text.txt"
-    file.write_text("the cat sat\na dog\nThe cat sat\na dog\na dog and a cat\n")
-    corpus = load(file, tmp_path, length=4)
-    samples = [tuple(row) for row in np.split(corpus.content, corpus.offsets[1:-1])]
-    assert corpus.report.duplicates == len(samples) - len(set(samples))
-    assert corpus.report.duplicates >= 2
-    assert len(corpus.distinct()) == len(set(samples))
 
 
 def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypatch):
@@ -52,76 +52,63 @@ def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypa
     packed.write_bytes(gzip.compress(text_file.read_bytes()))
     corpus = load(packed, tmp_path)
     lines = text_file.read_text().splitlines()
-    assert len(corpus) == len(lines)
-    rows = np.array([5, 0, 199, 5])
-    batch = corpus.batch(rows)
-    expected = tokenizer([lines[i] for i in rows], truncation=True, max_length=9)["input_ids"]
-    assert [ids.tolist() for ids in batch["token_ids"].split(batch["lengths"].tolist())] == expected
+    rows = [5, 0, 199, 5]
+    batch = corpus.batch(np.array(rows))
+    ids = batch["token_ids"].split(batch["lengths"].tolist())
+    expected = tokenizer([lines[i] for i in rows], truncation=True, max_length=9)
+    assert [each.tolist() for each in ids] == expected["input_ids"]
     assert batch["longest"] == batch["lengths"].max()
-    cut = [max(0, len(ids) - 9) for ids in tokenizer(lines)["input_ids"]]
-    assert corpus.report.truncated == sum(count > 0 for count in cut)
-    assert corpus.report.tokens_cut == sum(cut)
+    lengths = np.array([len(each) for each in tokenizer(lines)["input_ids"]])
+    cut = np.maximum(lengths - 9, 0)
+    report = corpus.report
+    assert len(corpus) == report.sentences == len(lines)
+    assert report.truncated == np.count_nonzero(cut)
+    assert report.tokens_cut == cut.sum()
+    assert report.tokens == lengths.sum()
 
 
-@pytest.mark.parametrize(("long", "named"), [(9, False), (21, True)])
-def test_the_option_is_named_where_many_texts_are_cut(long, named, tokenizer, tmp_path):
-    """With the share of the tokens, which the tokenizer counts."""
-    file = tmp_path / "text.txt"
-    lines = make_sentences(100)
-    short = [" ".join(line.split()[:2]) for line in lines[long:]]
-    lines = [" ".join(lines[:4])] * long + short
-    file.write_text("\n".join(lines))
-    counts = [len(ids) for ids in tokenizer(lines)["input_ids"]]
-    lost = 100 * sum(max(0, count - 32) for count in counts) / sum(counts)
-    summary = load(file, tmp_path, length=32).report.summary()
-    assert ("max_seq_length" in summary) == named
-    assert (f" {lost:.0f} %" in summary) == named
+@pytest.mark.parametrize(("truncated", "named"), [(10, False), (11, True)])
+def test_the_option_is_named_where_many_texts_are_cut(truncated, named):
+    report = CorpusReport(sentences=100, truncated=truncated, tokens=300, tokens_cut=100)
+    assert ("33 % of all tokens (raise max_seq_length)" in report.summary()) == named
 
 
 @pytest.mark.parametrize("crops", [None, Crops(0)])
 def test_a_text_without_tokens_is_padding(crops, tmp_path):
     """A tokenizer that adds no special tokens and drops some characters."""
-    file = tmp_path / "text.txt"
-    lines = ["\ufffd \ufffd", *make_sentences(20)]
-    file.write_text("".join(f"{line}\n" for line in lines))
-    corpus = load_corpus(plain_text(file), text_reader(9, "$A"), cache_dir=tmp_path, crops=crops)
+    text = plain_text(write(tmp_path, ["\ufffd \ufffd", *make_sentences(20)]))
+    corpus = load_corpus(text, text_reader(9, "$A"), cache_dir=tmp_path, crops=crops)
     batch = corpus.batch(np.arange(2))
     assert batch["lengths"].min() == 1
     assert batch["token_ids"][0] == 1  # the id of [PAD]
 
 
 def test_distinct_samples(tmp_path):
-    file = tmp_path / "text.txt"
-    file.write_text("the cat\nthe dog\nThe   cat\ncat the\nthe dog\n")
-    corpus = load(file, tmp_path)
+    corpus = load(
+        write(tmp_path, ["the cat", "the dog", "The   cat", "cat the", "the dog"]), tmp_path
+    )
     distinct = corpus.distinct()
-    assert distinct.chosen.tolist() == [0, 1, 3]
-    found = distinct.batch(np.array([1, 2]))
+    assert distinct.selected.tolist() == [0, 1, 3]
+    assert corpus.report.duplicates == 2
+    batch = distinct.batch(np.array([1, 2]))
     expected = corpus.batch(np.array([1, 3]))
-    assert torch.equal(found["token_ids"], expected["token_ids"])
-    assert torch.equal(found["lengths"], expected["lengths"])
+    assert torch.equal(batch["token_ids"], expected["token_ids"])
     table = tmp_path / "rows.csv"
     table.write_text("a,b\nthe cat,the dog\nthe cat,cat the\nthe cat,the dog\nthe,cat the dog\n")
     rows = training_text(TextSettings(train_file=[str(table)], supervised=True))
-    of_rows = load_corpus(rows, text_reader(9), cache_dir=tmp_path)
-    assert of_rows.distinct().chosen.tolist() == [0, 1, 3]
-
-
-THAI = [chr(0x0E01 + i) * 8 for i in range(38)]
-ENGLISH = make_sentences(100, seed=3)
+    corpus = load_corpus(rows, text_reader(9), cache_dir=tmp_path)
+    assert corpus.distinct().selected.tolist() == [0, 1, 3]
 
 
 def test_a_tokenizer_without_the_script_is_refused(tmp_path, recwarn):
-    file = tmp_path / "text.txt"
-    file.write_text("\n".join(ENGLISH))
-    load(file, tmp_path)
+    thai = [chr(0x0E01 + i) * 8 for i in range(38)]
+    english = make_sentences(100, seed=3)
+    load(write(tmp_path, english), tmp_path)
     assert not recwarn
-    file.write_text("\n".join(ENGLISH[:50] + THAI))
     with pytest.warns(UserWarning, match="model_name_or_path"):
-        load(file, tmp_path)
-    file.write_text("\n".join(THAI))
+        load(write(tmp_path, english[:50] + thai), tmp_path)
     with pytest.raises(UserError, match=r"^model_name_or_path"):
-        load(file, tmp_path)
+        load(write(tmp_path, thai), tmp_path)
 
 
 def test_cache_key(tmp_path, text_file, monkeypatch):
@@ -132,7 +119,7 @@ def test_cache_key(tmp_path, text_file, monkeypatch):
     assert len(load(text_file, tmp_path, length=5).content) < len(made.content)
     assert len(load(text_file, tmp_path, limit=50)) == 50
     assert len(load(other, tmp_path)) == 201
-    monkeypatch.setattr(TrainingText, "sentences", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(TrainingText, "read", lambda *_: pytest.fail("read again"))
     again = load(text_file, tmp_path)
     assert isinstance(again.content, np.memmap)
     assert np.array_equal(made.content, again.content)
@@ -140,36 +127,76 @@ def test_cache_key(tmp_path, text_file, monkeypatch):
     assert sorted(again.sampled_texts) == sorted(text_file.read_text().splitlines())  # up to 2,000
 
 
+def text_of(lines, **more):
+    """Return a text, and a list to which each line is added when it is read."""
+    read = []
+
+    def reading():
+        for line in lines:
+            read.append(line)
+            yield line.encode()
+
+    return TrainingText("text", "row", (), reading, **more), read
+
+
 @pytest.mark.filterwarnings("ignore:model_name_or_path")  # the numbers
-def test_some_sentences_are_drawn_while_the_text_is_tokenised(tmp_path):
+def test_some_sentences_are_drawn_while_the_text_is_read(tmp_path):
     """Rows of two texts: of 2,000 rows the first text, from all parts of the table alike."""
-    reads = []
-
-    def lines():
-        reads.append(1)
-        for number in range(8_000):
-            yield f"the cat {number}\n".encode()
-            yield f"the dog {number}\n".encode()
-
-    text = TrainingText("rows", "row", ("anchor", "positive"), lines)
-    first = load_corpus(text, text_reader(9), cache_dir=tmp_path / "a").sampled_texts
-    assert len(reads) == 2  # the checksum, the tokens
+    text, _ = text_of([f"the {animal} {i}" for i in range(8_000) for animal in ("cat", "dog")])
+    text = replace(text, column_names=("anchor", "positive"))
+    load = partial(load_corpus, text, text_reader(9), crops=Crops(0))
+    first = load(cache_dir=tmp_path / "a").sampled_texts
     numbers = np.array([int(sentence.removeprefix("the cat ")) for sentence in first])
     assert len(set(numbers)) == 2_000
     shares = np.histogram(numbers, 4, (0, 8_000))[0] / 2_000
     np.testing.assert_allclose(shares, 0.25, atol=0.05)  # five standard deviations
-    assert load_corpus(text, text_reader(9), cache_dir=tmp_path / "b").sampled_texts == first
+    assert load(cache_dir=tmp_path / "b").sampled_texts == first
 
 
-@pytest.mark.parametrize("name", ["tokens.bin", "arrays.npz", "metadata.json"])
+def test_a_text_is_read_once(tmp_path):
+    """A new text for all of it, a known one for its checksum; of others only the beginning."""
+    lines = [f"the cat\rsat on {end}" for end in make_sentences(600)]
+    text, read = text_of(lines, titled=True)
+    beginning = lines[:CHUNK]
+    corpus = load_corpus(text, text_reader(9), cache_dir=tmp_path)
+    assert read == beginning + lines
+    assert corpus.titles.tolist() == [4] * len(lines)  # with [CLS] and [SEP]
+    assert corpus.report.sha256 == text.checksum() == checksum(lines)
+    read.clear()
+    again = load_corpus(text, text_reader(9), cache_dir=tmp_path)
+    assert read == beginning + lines
+    assert np.array_equal(again.titles, corpus.titles)
+    read.clear()
+    assert len(load_corpus(text, text_reader(9), 5, tmp_path)) == 5
+    assert read == beginning + lines  # the checksum is that of the whole text
+
+
+def checksum(lines):
+    return sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+
+
+def test_a_text_that_grows_while_it_is_read_is_not_taken_for_the_earlier_one(tmp_path):
+    lines = make_sentences(300)
+    grown = [*lines, "the cat"]
+    text, _ = text_of(lines)
+    longer, _ = text_of(grown)
+    readings = iter([text.lines, longer.lines])
+    growing = replace(text, lines=lambda: next(readings)())
+    corpus = load_corpus(growing, text_reader(9), cache_dir=tmp_path)
+    assert len(corpus) == 301
+    assert corpus.report.sha256 == checksum(grown)
+    assert len(load_corpus(text, text_reader(9), cache_dir=tmp_path)) == 300
+
+
 @pytest.mark.parametrize(
-    "damage", [lambda data: data[:-9], lambda data: data[:40] + b"\1" + data[41:]]
+    ("name", "at"), [("tokens.bin", -9), ("arrays.npz", 40), ("metadata.json", -9)]
 )
-def test_a_damaged_cache_is_made_again(name, damage, tmp_path, text_file):
+def test_a_damaged_cache_is_made_again(name, at, tmp_path, text_file):
     made = load(text_file, tmp_path)
     content = made.content.copy()
     (file,) = tmp_path.glob(f"corpus/*/{name}")
-    file.write_bytes(damage(file.read_bytes()))
+    data = file.read_bytes()
+    file.write_bytes(data[:at] + b"\1" + data[at + 1 :])
     with pytest.warns(UserWarning, match="damaged"):
         again = load(text_file, tmp_path)
     assert np.array_equal(again.content, content)

@@ -14,7 +14,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Static
 
 import dystress_text as dt
 from dystress_text.evaluation.text_encoder import TextEncoder
-from dystress_text.finetuning.corpus import TokenCroppedCorpus, load_corpus, title_lengths
+from dystress_text.finetuning.corpus import TokenCroppedCorpus, load_corpus
 from dystress_text.finetuning.crops import Crops
 from dystress_text.finetuning.settings import TextSettings
 from dystress_text.finetuning.texts import training_text
@@ -26,18 +26,21 @@ WORDS = sorted(word for word in embedded_tokenizer().get_vocab() if word.isalpha
 SMALL = {"dim": 16, "max_steps": 6, "train_batch_size": 16, "weight_decay": 0.01}
 
 
-def make_rows(count=60):
-    rng = np.random.default_rng(0)
-    rows = []
-    for number in range(count):
-        title = " ".join(rng.choice(WORDS, 4))
-        body = " ".join(rng.choice(WORDS, 5 + number))
-        rows.append({"_id": str(number), "title": title, "text": f"{body} \U0001f986 [DOC]"})
-    return rows
-
-
-ROWS = make_rows()
+rng = np.random.default_rng(0)
+ROWS = [
+    {
+        "_id": str(number),
+        "title": " ".join(rng.choice(WORDS, 4)),
+        "text": " ".join(rng.choice(WORDS, 5 + number)) + " \U0001f986 [DOC]",
+    }
+    for number in range(60)
+]
 DOCUMENTS = [f"{row['title']} {row['text']}" for row in ROWS]
+
+
+def write(path, rows):
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
 
 
 @pytest.fixture
@@ -45,9 +48,15 @@ def file(tmp_path):
     return write(tmp_path / "corpus.jsonl", ROWS)
 
 
-def write(path, rows):
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
+@pytest.fixture
+def train(file, tmp_path):
+    """Return a function that trains on the rows; it returns the run."""
+
+    def with_options(**more):
+        options = {"train_file": file, "output_dir": tmp_path / "out", **SMALL, **more}
+        return dt.train("own-text", **options)
+
+    return with_options
 
 
 def sum_of_rows(model, text):
@@ -56,8 +65,8 @@ def sum_of_rows(model, text):
     return table[model[0].tokenizer.encode(text, add_special_tokens=False).ids].sum(0)
 
 
-def squared_document_row(model, documents=DOCUMENTS):
-    squares = [sum_of_rows(model, text).square().sum().item() for text in documents]
+def squared_document_row(model):
+    squares = [sum_of_rows(model, text).square().sum().item() for text in DOCUMENTS]
     return PIVOT * np.mean(squares)
 
 
@@ -69,9 +78,8 @@ def check_row(model):
 
 
 @pytest.mark.parametrize("vocabulary", ["embedded", "text"])
-def test_saved_models_embed_documents_by_the_formula(file, tmp_path, vocabulary):
-    options = {**SMALL, "vocabulary": vocabulary, "gradient_accumulation_steps": 2}
-    dt.train("own-text", train_file=file, output_dir=tmp_path / "out", **options)
+def test_saved_models_embed_documents_by_the_formula(train, tmp_path, vocabulary):
+    train(vocabulary=vocabulary, gradient_accumulation_steps=2)
     model = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     assert "encode_document" in (tmp_path / "out" / "report.html").read_text()
     check_row(model)
@@ -84,8 +92,6 @@ def test_saved_models_embed_documents_by_the_formula(file, tmp_path, vocabulary)
     assert not plain[:, 0].any()
     torch.testing.assert_close(plain[:, 1:], F.normalize(sums), rtol=0, atol=1e-5)
     np.testing.assert_allclose(model.encode_query(DOCUMENTS), plain, atol=1e-6)
-    by_hand = model.encode([model.prompts["document"] + text for text in DOCUMENTS])
-    np.testing.assert_allclose(by_hand, found, atol=1e-6)
     assert model.encode_document("").tolist() == [1, *[0] * 15]
     model.truncate_dim = 8
     np.testing.assert_allclose(model.encode_document(DOCUMENTS), found[:, :8], atol=1e-6)
@@ -105,8 +111,8 @@ def test_the_name_of_the_document_token_in_a_text_is_text():
     assert 0 < first < 1
 
 
-def test_all_ways_to_search_find_the_same(file, tmp_path):
-    dt.train("own-text", train_file=file, output_dir=tmp_path / "out", **SMALL)
+def test_all_ways_to_search_find_the_same(train, tmp_path):
+    train()
     model = load_sentence_transformer(str(tmp_path / "out"))
     queries = [row["title"].split()[0] for row in ROWS]
     ours = list(TextEncoder(model).search(queries, DOCUMENTS, 10))
@@ -142,20 +148,17 @@ class RowCheck(SentenceEvaluator):
         return float(-self.calls)
 
 
-def test_the_row_is_right_in_every_evaluation(file, tmp_path):
+def test_the_row_is_right_in_every_evaluation(train, tmp_path):
     check = RowCheck()
-    options = {**SMALL, "eval_steps": 2}
-    dt.train("own-text", train_file=file, output_dir=tmp_path / "out", evaluator=check, **options)
+    train(evaluator=check, eval_steps=2)
     assert check.calls > 3
     check_row(load_sentence_transformer(str(tmp_path / "out")))  # the first one is the best
 
 
-def test_a_base_without_the_row_trains_without_it(file, tmp_path, capsys):
+def test_a_base_without_the_row_trains_without_it(train, tmp_path, capsys):
     embedding = StaticEmbedding(embedded_tokenizer(), embedding_dim=16)
     save_model(SentenceTransformer(modules=[embedding, Normalize()]), tmp_path / "base")
-    options = {**SMALL, "model_name_or_path": str(tmp_path / "base")}
-    del options["dim"]
-    dt.train("own-text", train_file=file, output_dir=tmp_path / "out", **options)
+    train(model_name_or_path=tmp_path / "base", dim=None)
     model = load_sentence_transformer(str(tmp_path / "out"))
     assert len(table_of(model)) == embedding.embedding.num_embeddings
     np.testing.assert_array_equal(model.encode_document(DOCUMENTS), model.encode(DOCUMENTS))
@@ -167,8 +170,7 @@ def read(path, cache, **options):
     text = training_text(settings)
     reader = text_reader(99, model=new_static(embedded_tokenizer(), 4, normalize=True))
     corpus = load_corpus(text, reader, cache_dir=cache)
-    titles = title_lengths(text, reader, None)
-    return TokenCroppedCorpus(**vars(corpus), crops=Crops(seed=1, most=99), titles=titles)
+    return TokenCroppedCorpus(**vars(corpus), crops=Crops(seed=1, most=99))
 
 
 def views(corpus, step, first=0):
@@ -216,8 +218,7 @@ def test_one_column_and_three_have_no_title(file, tmp_path, columns):
 
 
 @pytest.mark.parametrize("part", ["title", "text"])
-def test_a_title_in_no_document_or_alone(tmp_path, part):
+def test_a_title_in_no_document_or_alone(train, tmp_path, part):
     rows = [{"title": "", "text": "", part: row[part]} for row in ROWS]
-    file = write(tmp_path / "rows.jsonl", rows)
-    run = dt.train("own-text", train_file=file, output_dir=tmp_path / "out", **SMALL)
+    run = train(train_file=write(tmp_path / "rows.jsonl", rows))
     assert run.record.corpus["sentences"] == len(ROWS)

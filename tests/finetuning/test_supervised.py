@@ -12,7 +12,7 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 
 from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.corpus import load_corpus
-from dystress_text.finetuning.holdout import RECALL
+from dystress_text.finetuning.held_out import RECALL
 from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.finetuning.settings import TextSettings
 from dystress_text.finetuning.task import TextTask
@@ -65,25 +65,15 @@ def test_batch_of_rows(tiny_bert, tmp_path, columns, packing):
     torch.testing.assert_close(task.loss(embeddings), objective(*expected), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("columns", "more"),
-    [
-        (3, ["--grad_cache_chunk=3", "--loss=infonce(0.05, hard_negative_weight=0.5)"]),
-        (
-            2,
-            [
-                "--loss=macl(alignment_adaptive(0.05, 2, 0.8))",
-                "--text_columns",
-                *NAMES[:2],
-                "--log_similarity",
-            ],
-        ),
-    ],
-)
+GRADIENT_CACHE = ["--grad_cache_chunk=3", "--loss=infonce(0.05, hard_negative_weight=0.5)"]
+MACL = ["--loss=macl(alignment_adaptive(0.05, 2, 0.8))", "--log_similarity"]
+
+
+@pytest.mark.parametrize(("columns", "more"), [(3, GRADIENT_CACHE), (2, MACL)])
 def test_the_program_trains_on_rows(flags, tmp_path, columns, more):
-    given = [flag for flag in flags if not flag.startswith("--train_file")]
-    given += ["--supervised", f"--train_file={table(tmp_path)}", "--eval_set=none"]
-    assert main([*given, "--max_train_samples=20", "--held_out=0", *more]) == 0
+    options = [*flags, "--supervised", f"--train_file={table(tmp_path)}", "--eval_set=none"]
+    options += ["--text_columns", *NAMES[:columns], "--max_train_samples=20", "--held_out=0"]
+    assert main([*options, *more]) == 0
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["corpus"]["sentences"] == 20 * columns
     assert record["steps"] == 6
@@ -133,11 +123,8 @@ def test_rows_with_an_equal_text_are_no_negatives_of_each_other(tmp_path):
 
 def test_own_text_learns_from_pairs(tmp_path):
     # a positive shares no word with its anchor: only training can tell
-    letters = np.array(list("abcdefghijklmnopqrst"))
-    rows = []
-    for of_row in np.random.default_rng(0).integers(0, 20, (400, 3)):
-        sides = [" ".join(f"{side}{letter}" for letter in letters[of_row]) for side in "xy"]
-        rows.append(sides)
+    letters = np.random.default_rng(0).choice(list("abcdefghijklmnopqrst"), (400, 3))
+    rows = [[" ".join(side + letter for letter in row) for side in "xy"] for row in letters]
     file = table(tmp_path, 2, rows, ("anchor", "positive"))
     out = tmp_path / "out"
     options = ["--preset=own-text", "--supervised", f"--train_file={file}", "--dim=32"]

@@ -17,7 +17,6 @@ from dystress_text.errors import UserError
 from dystress_text.finetuning.settings import TextSettings
 from dystress_text.finetuning.texts import table_text
 from dystress_text.io.tables import is_table, open_table
-from dystress_text.io.text_lines import CorpusReport
 
 SENTENCES = ['the cat, it "sat"', "a line\nand another", "plain", "", "caf\u00e9 \U0001f600"]
 LINES = ['the cat, it "sat"', "a line and another", "plain", "caf\u00e9 \U0001f600"]
@@ -27,7 +26,7 @@ COLUMNS = {"id": [1, 2, 3, 4, 5], "sentence": SENTENCES, "page": ["word " * 30_0
 def lines_of(source, column=None):
     columns = None if column is None else [column]
     text = table_text(open_table(str(source)), TextSettings(text_columns=columns))
-    return list(text.sentences(CorpusReport(), None))
+    return list(text.sentences())
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "csv.gz", "jsonl.XZ", "csv.bz2"])

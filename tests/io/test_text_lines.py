@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.texts import training_text
-from dystress_text.io.text_lines import CorpusReport, read_sentences
+from dystress_text.io.text_lines import LineCounts, read_sentences
 
 UNSEEN = st.characters(categories=["Zs", "Zl", "Zp", "Cf", "Cc"], exclude_characters="\n\0")
 SEEN = st.characters(categories=["L", "N", "P", "S"])
@@ -24,7 +24,7 @@ SEEN = st.characters(categories=["L", "N", "P", "S"])
 def test_compressed_texts(tmp_path, name, pack):
     (tmp_path / name).write_bytes(pack(b"a cat\nBZh is no packing\n"))
     text = training_text(parse(["--train_file", str(tmp_path / name)]).text)
-    assert list(text.sentences(CorpusReport(), None)) == ["a cat", "BZh is no packing"]
+    assert list(text.sentences()) == ["a cat", "BZh is no packing"]
 
 
 @given(
@@ -38,6 +38,6 @@ def test_compressed_texts(tmp_path, name, pack):
 def test_lines_without_visible_characters_are_blank(lines, blanks):
     texts = ["".join(parts) for parts in lines]
     data = "".join("\n".join([text, *blanks, ""]) for text in texts).removeprefix("\ufeff").encode()
-    report = CorpusReport()
+    report = LineCounts()
     assert len(list(read_sentences(io.BytesIO(data), report))) == len(texts)
     assert report.empty == len(texts) * len(blanks)

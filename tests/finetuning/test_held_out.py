@@ -13,13 +13,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from dystress_text.analysis.finished_run import held_out_lines
 from dystress_text.errors import ParameterError
 from dystress_text.finetuning.arguments import parse
-from dystress_text.finetuning.holdout import (
-    RECALL,
-    bm25_recall,
-    compared,
-    hold_out,
-    measure,
-)
+from dystress_text.finetuning.held_out import RECALL, bm25_hits, dense_hits, hold_out, recall_gain
 from dystress_text.programs.train import main, train
 from dystress_text.training.run_record import BASE, HeldOut, RunRecord
 from dystress_text.training.trainer import Trainer
@@ -53,29 +47,27 @@ def test_held_out_rows_share_no_text():
     assert excluded.tolist() == expected
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        str,
-        str.upper,
-        lambda text: text.replace(" ", "\u00a0  ") + "\t",
-        lambda text: "".join(chr(ord(x) + 0xFEE0) if "a" <= x <= "z" else x for x in text),
-    ],
-)
-@pytest.mark.parametrize("column", range(4))
-def test_a_held_out_text_is_in_no_column_of_a_training_row(column, written):
+def fullwidth(text):
+    return "".join(chr(ord(x) + 0xFEE0) if "a" <= x <= "z" else x for x in text)
+
+
+def spaced(text):
+    return text.replace(" ", "\u00a0  ") + "\t"
+
+
+@pytest.mark.parametrize("written", [str, str.upper, spaced, fullwidth])
+def test_a_held_out_text_is_in_no_column_of_a_training_row(written):
     rows = [(f"ask {i}", f"answer to {i}", "no", "nor this") for i in range(60)]
     copies = []
     for i, row in enumerate(rows):
         copy = [f"one {i}", f"two {i}", f"three {i}", f"four {i}"]
-        copy[column] = written(row[i % 2])
+        copy[i // 2 % 4] = written(row[i % 2])
         copies.append(tuple(copy))
-    held, excluded = hold_out([*copies[:30], *rows, *copies[30:]], 500)
-    texts = {text for row in held for text in row[:2]}
+    every = [*copies[:30], *rows, *copies[30:]]
+    held, excluded = hold_out(every, 500)
     assert len(held) == 25
-    trained = [
-        row for i, row in enumerate([*copies[:30], *rows, *copies[30:]]) if i not in excluded
-    ]
+    texts = {text for row in held for text in row[:2]}
+    trained = [row for i, row in enumerate(every) if i not in excluded]
     plain = [" ".join(normalize("NFKC", x).lower().split()) for row in trained for x in row]
     assert texts.isdisjoint(plain)
     assert len(trained) > 60
@@ -104,34 +96,32 @@ def test_random_pairs_are_not_learned_from_the_swapped_rows(tmp_path):
 
 def test_recall_is_that_of_a_loop():
     rng = np.random.default_rng(1)
-    table = {}
-    rows = []
-    for i in range(30):
-        anchor = rng.normal(size=3)
-        table[f"anchor {i}"] = anchor
-        table[f"positive {i}"] = anchor + 0.8 * rng.normal(size=3)
-        rows.append((f"anchor {i}", f"positive {i}"))
-    found = measure(rows, lambda texts: torch.tensor(np.array([table[text] for text in texts])))
-    vectors = np.array(list(table.values()))
-    best = cosine_similarity(vectors[::2], vectors[1::2]).argmax(1)
-    assert found.tolist() == (best == np.arange(30)).tolist()
-    assert 3 < found.sum() < 27
-    record = compared(rows, found, found[::-1])
-    gains = 100 * (found[::-1] - found)
-    assert record.gain == pytest.approx(gains.mean())
+    anchors = rng.normal(size=(30, 3))
+    positives = anchors + 0.8 * rng.normal(size=(30, 3))
+    vectors = {f"anchor {i}": anchor for i, anchor in enumerate(anchors)}
+    vectors |= {f"positive {i}": positive for i, positive in enumerate(positives)}
+    rows = [(f"anchor {i}", f"positive {i}") for i in range(30)]
+    hits = dense_hits(rows, lambda texts: torch.tensor(np.array([vectors[x] for x in texts])))
+    best = cosine_similarity(anchors, positives).argmax(1)
+    assert hits.tolist() == (best == np.arange(30)).tolist()
+    assert 3 < hits.sum() < 27
+    found = recall_gain(hits, hits[::-1])
+    gains = 100 * (hits[::-1] - hits)
+    assert found.texts == 30
+    assert found.gain == pytest.approx(gains.mean())
     # Bonett and Price: one more of each kind, with n instead of n - 1
-    assert record.error == pytest.approx(sem([*gains, 100, -100], ddof=0))
+    assert found.error == pytest.approx(sem([*gains, 100, -100], ddof=0))
 
 
 def test_collapsed_embeddings_find_nothing():
-    assert not measure(ROWS[:50], lambda texts: torch.ones(len(texts), 3)).any()
+    assert not dense_hits(ROWS[:50], lambda texts: torch.ones(len(texts), 3)).any()
 
 
 def test_bm25_finds_a_document_by_its_words():
     rows = [("red cats sleep", "cats dream"), ("blue dogs", "dogs bark"), ("birds", "fish swim")]
     tie = [("dogs", "dogs bark")]
-    assert bm25_recall(rows).tolist() == [1, 1, 0]
-    assert bm25_recall(rows + tie).tolist() == [1, 0, 0, 0]
+    assert bm25_hits(rows).tolist() == [1, 1, 0]
+    assert bm25_hits(rows + tie).tolist() == [1, 0, 0, 0]
 
 
 @pytest.fixture
@@ -178,8 +168,8 @@ def test_a_resumed_run_reports_the_same_on_console_page_and_card(
         assert main(command) == 130
     assert main([*command, "--resume_from_checkpoint"]) == 0
     again = read_record(tmp_path / "resumed")
-    names = ("held_out", "trained", "untrained", "lexical")
-    assert [again[name] for name in names] == [record[name] for name in names]
+    for name in ("held_out", "trained", "untrained", "lexical"):
+        assert again[name] == record[name]
 
 
 @pytest.mark.parametrize("option", ["--held_out=0", "--max_train_samples=49"])
