@@ -5,7 +5,7 @@ weighted mean of the cosines of the parts. ``encode_document`` marks a text as a
 makes a short one less similar to queries.
 
 dystress-text writes this file into the folder of a hybrid model. It needs only
-sentence-transformers (5.4 or newer), which runs it with ``trust_remote_code=True``.
+sentence-transformers (5.4 or newer), which runs it if ``trust_remote_code`` is true.
 """
 
 from __future__ import annotations
