@@ -1,8 +1,8 @@
 """The documents: their commands parse, their snippets run, their links resolve.
 
-- A comment before a block, ``<!-- needs: gpu, hub -->``, says why no test runs it: ``gpu``, ``hub``
-  (downloads), ``hours`` (more than a test may take), ``package`` (one that nothing here depends
-  on). Its commands still have to parse.
+- A comment before a block, ``<!-- needs: gpu, hub -->``, says that no test runs it, and why:
+  ``gpu``, ``hub`` (downloads), ``hours`` (takes too long), ``package`` (not one of our
+  dependencies). Its commands must parse all the same.
 - The slow test runs all other blocks in one folder, in the order of the documents, with the small
   encoder and two steps.
 """
@@ -41,7 +41,7 @@ FILES = {
     "data/prepare.py": "prepare",
 }
 SHORT = ("--max_steps=2", "--train_batch_size=16", "--eval_steps=0", "--mixed_precision=no")
-SHORTER = {  # what the slow test adds to the commands of a program
+SHORTER = {  # options that the slow test adds to the commands of a program
     "train": (*SHORT, "--train_file=mine.txt", "--eval_set=none"),
     "evaluate": ("--mode=fast",),
     "vision/train.py": (
@@ -99,7 +99,7 @@ def images(program):
 
 
 def check(command):
-    """Raise unless the program takes the command; of a program in tests/, its file must exist."""
+    """Raise unless the program accepts the command. A program in tests/ must exist."""
     program, arguments = command
     if program.startswith("tests/"):
         assert (ROOT / program).is_file()
