@@ -40,17 +40,12 @@ FILES = {
     "eval/senteval.py": "evaluate",
     "data/prepare.py": "prepare",
 }
-SHORT = ("--max_steps=2", "--train_batch_size=16", "--eval_steps=0", "--mixed_precision=no")
+SHORT = "--max_steps=2 --train_batch_size=16 --eval_steps=0 --mixed_precision=no"
 SHORTER = {  # options that the slow test adds to the commands of a program
-    "train": (*SHORT, "--train_file=mine.txt", "--eval_set=none"),
-    "evaluate": ("--mode=fast",),
-    "vision/train.py": (
-        "--max_steps=1",
-        "--train_batch_size=8",
-        "--max_train_samples=64",
-        "--knn_k=0",
-    ),
-    "vision/evaluate.py": ("--limit=100", "--k=5", "--probe_epochs=1"),
+    "train": f"{SHORT} --train_file=mine.txt --eval_set=none",
+    "evaluate": "--mode=fast",
+    "vision/train.py": "--max_steps=1 --train_batch_size=8 --max_train_samples=64 --knn_k=0",
+    "vision/evaluate.py": "--limit=100 --k=5 --probe_epochs=1",
 }
 
 
@@ -163,10 +158,10 @@ def run_snippet(code, names):
 
 
 def run_command(command):
-    more = SHORTER.get(command.program, ())
+    more = SHORTER.get(command.program, "")
     if {"--supervised", "--text_columns"} & {*command.arguments}:
         more = SHORT  # reads a table
-    arguments = [*command.arguments, *more]
+    arguments = [*command.arguments, *more.split()]
     if command.program.endswith(".py"):
         code = images(command.program).main(arguments)
     else:
