@@ -39,12 +39,10 @@ def test_the_page_lists_the_public_names():
 
 
 def test_entries_have_examples():
-    without = [name for name in ON_PAGE if not examples_of(name)]
-    assert set(without) == NO_EXAMPLE & set(ON_PAGE)
-    skipped = [
-        name for name in ON_PAGE for each in examples_of(name) if doctest.SKIP in each.options
-    ]
-    assert skipped == []
+    examples = {name: examples_of(name) for name in ON_PAGE}
+    assert {name for name in ON_PAGE if not examples[name]} == NO_EXAMPLE
+    for of_name in examples.values():
+        assert all(doctest.SKIP not in each.options for each in of_name)
 
 
 @pytest.fixture
@@ -64,6 +62,6 @@ def names(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", [name for name in ON_PAGE if name not in NO_EXAMPLE])
 def test_examples_run(name, names):
     test = doctest.DocTest(examples_of(name), names, name, None, 0, None)
-    told: list[str] = []
-    failed = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=told.append).failed
-    assert failed == 0, "".join(told)
+    printed = []
+    failed = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=printed.append).failed
+    assert failed == 0, "".join(printed)

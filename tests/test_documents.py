@@ -1,8 +1,8 @@
 """The documents: their commands parse, their snippets run, their links resolve.
 
-- A comment before a block, ``<!-- needs: gpu, hub -->``, says why no test runs it: ``gpu``, ``hub``
-  (downloads), ``hours`` (more than a test may take), ``package`` (one that nothing here depends
-  on). Its commands still have to parse.
+- A comment before a block, ``<!-- needs: gpu, hub -->``, says that no test runs it, and why:
+  ``gpu``, ``hub`` (downloads), ``hours`` (takes too long), ``package`` (not one of our
+  dependencies). Its commands must parse all the same.
 - The slow test runs all other blocks in one folder, in the order of the documents, with the small
   encoder and two steps.
 """
@@ -40,17 +40,12 @@ FILES = {
     "eval/senteval.py": "evaluate",
     "data/prepare.py": "prepare",
 }
-SHORT = ("--max_steps=2", "--train_batch_size=16", "--eval_steps=0", "--mixed_precision=no")
-SHORTER = {  # what the slow test adds to the commands of a program
-    "train": (*SHORT, "--train_file=mine.txt", "--eval_set=none"),
-    "evaluate": ("--mode=fast",),
-    "vision/train.py": (
-        "--max_steps=1",
-        "--train_batch_size=8",
-        "--max_train_samples=64",
-        "--knn_k=0",
-    ),
-    "vision/evaluate.py": ("--limit=100", "--k=5", "--probe_epochs=1"),
+SHORT = "--max_steps=2 --train_batch_size=16 --eval_steps=0 --mixed_precision=no"
+SHORTER = {  # options that the slow test adds to the commands of a program
+    "train": f"{SHORT} --train_file=mine.txt --eval_set=none",
+    "evaluate": "--mode=fast",
+    "vision/train.py": "--max_steps=1 --train_batch_size=8 --max_train_samples=64 --knn_k=0",
+    "vision/evaluate.py": "--limit=100 --k=5 --probe_epochs=1",
 }
 
 
@@ -99,7 +94,7 @@ def images(program):
 
 
 def check(command):
-    """Raise unless the program takes the command; of a program in tests/, its file must exist."""
+    """Raise unless the program accepts the command. A program in tests/ must exist."""
     program, arguments = command
     if program.startswith("tests/"):
         assert (ROOT / program).is_file()
@@ -163,10 +158,10 @@ def run_snippet(code, names):
 
 
 def run_command(command):
-    more = SHORTER.get(command.program, ())
+    more = SHORTER.get(command.program, "")
     if {"--supervised", "--text_columns"} & {*command.arguments}:
         more = SHORT  # reads a table
-    arguments = [*command.arguments, *more]
+    arguments = [*command.arguments, *more.split()]
     if command.program.endswith(".py"):
         code = images(command.program).main(arguments)
     else:

@@ -1,6 +1,6 @@
-"""The notebooks run from top to bottom, and what they keep is fit to be seen.
+"""The notebooks run from top to bottom, and their saved outputs are presentable.
 
-python tests/test_notebooks.py    # keeps the outputs in notebooks/: look at the pictures before you
+python tests/test_notebooks.py    # saves the outputs in notebooks/: look at the pictures before you
 commit them
 """
 
@@ -16,8 +16,8 @@ NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "notebooks").glob("*.i
 each = pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 
 
-def executed(file, folder, short=False):
-    """The notebook with new outputs, run in the folder; ``short`` takes fewer texts and steps."""
+def run_notebook(file, folder, short=False):
+    """Run a notebook in a folder; return it with new outputs. ``short``: fewer texts and steps."""
     text = file.read_text(encoding="utf-8")
     if short:
         text = re.sub(r"max_steps([ =])\d+", r"max_steps\g<1>2", text.replace("[::5]", "[::20]"))
@@ -29,8 +29,8 @@ def executed(file, folder, short=False):
     ).execute()
 
 
-def keep(notebook, file):
-    """Write it without progress, which goes to stderr, and without what varies by machine."""
+def save_outputs(notebook, file):
+    """Write a notebook without progress, which goes to stderr, and what varies by machine."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
@@ -57,7 +57,7 @@ def test_outputs_are_kept_and_name_no_machine(file):
 @pytest.mark.slow(60)
 @each
 def test_it_runs(file, tmp_path):
-    cells = code_cells(executed(file, tmp_path, short=True))
+    cells = code_cells(run_notebook(file, tmp_path, short=True))
     kept = code_cells(nbformat.read(file, as_version=4))
     # numbers differ between machines, but the same cells have results
     for old, new in zip(kept, cells, strict=True):
@@ -68,4 +68,4 @@ def test_it_runs(file, tmp_path):
 if __name__ == "__main__":
     for file in NOTEBOOKS:
         with tempfile.TemporaryDirectory() as folder:
-            keep(executed(file, Path(folder)), file)
+            save_outputs(run_notebook(file, Path(folder)), file)

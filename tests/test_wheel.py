@@ -36,7 +36,7 @@ print(util.semantic_search(query, model.encode(texts)))
 
 
 def imported_packages():
-    """The packages that a module of ours imports, anywhere in it."""
+    """Yield every package that a module of ours imports."""
     for file in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
@@ -58,7 +58,7 @@ def test_imported_packages_are_declared():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The archive of the tree, and the wheel that is built from the archive."""
+    """Return the source archive and the wheel that is built from it."""
     folder = tmp_path_factory.mktemp("built")
     command = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
@@ -82,8 +82,8 @@ def test_the_wheel_holds_the_package_alone(built):
 
 @pytest.fixture
 def user(built, tmp_path):
-    """A user's empty folder, and functions that run ``dystress`` and Python there, in a new
-    environment with the wheel.
+    """Install the wheel in a new environment; return an empty folder and functions that run
+    ``dystress`` and Python there.
     """
     home = tmp_path / "home"
     place = tmp_path / "environment"

@@ -65,7 +65,7 @@ class ConstantComparison(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Anchors, and the gradient of the mean loss with respect to what a row's loss is made of."""
+    """Anchors, and the gradient of the mean loss with respect to the inputs of their losses."""
 
     pairs: Pairs
     positive: Tensor  # (rows,), similarity of the positives
@@ -100,7 +100,7 @@ def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> P
         step = max(1, BLOCK_ENTRIES // len(group.pairs.candidates))
         for start in range(0, len(group.positive), step):
             rows = group.of_rows(slice(start, start + step))
-            similarity, size = _of_negatives(loss, rows)
+            similarity, size = _negative_gradients(loss, rows)
             is_negative = torch.ones_like(similarity).scatter_(1, rows.pairs.excluded, 0)
             add(1, is_negative, similarity)
             add(2, size, similarity)
@@ -129,7 +129,7 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> ConstantComparison:
     for group in groups:
         most = min(MOST_ANCHORS, MOST_PAIRS // len(group.pairs.candidates)) // len(groups)
         rows = group.of_rows(slice(0, max(1, most)))
-        similarity, size = _of_negatives(loss, rows)
+        similarity, size = _negative_gradients(loss, rows)
         bias = rows.pairs.mask_logits_(torch.zeros_like(similarity), add_weight=True)
         similarities.append(torch.column_stack([rows.positive, similarity]))
         biases.append(F.pad(bias, (1, 0), value=positive_bias))
@@ -175,7 +175,7 @@ def _rows_of(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[_Rows]:
     ]
 
 
-def _of_negatives(loss: ContrastiveLoss, rows: _Rows) -> tuple[Tensor, Tensor]:
+def _negative_gradients(loss: ContrastiveLoss, rows: _Rows) -> tuple[Tensor, Tensor]:
     """Return similarities and sizes ``|dL / ds|``, (rows, columns) each; 0 for excluded pairs."""
     with torch.autocast(device_type=rows.positive.device.type, enabled=False):
         similarity = (rows.pairs.anchors @ rows.pairs.candidates.T).requires_grad_()

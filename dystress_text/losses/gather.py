@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Gather(Protocol):
-    """Collect rows of all processes for a loss.
+    """What collects the rows of all processes for a loss.
 
     Examples:
         >>> gather: Gather = LocalGather()
@@ -32,7 +32,7 @@ class Gather(Protocol):
 
 
 class LocalGather:
-    """Return the rows of a single process unchanged.
+    """The gather of a single process: rows stay as they are.
 
     Examples:
         >>> LocalGather()(torch.ones(8, 16)).shape
@@ -47,7 +47,7 @@ class LocalGather:
 
 
 class ProcessGather:
-    """Gather rows in a torch.distributed group; all processes need the same number of rows.
+    """The gather of a torch.distributed group; all processes need the same number of rows.
 
     Args:
         rank: the rank of this process in the group.

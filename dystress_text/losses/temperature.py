@@ -61,7 +61,7 @@ class Temperature(LossPart, ABC):
 
 
 class TemperatureError(ValueError):
-    """A batch gives a temperature that is not positive.
+    """Raised where a batch gives a temperature that is not positive.
 
     Examples:
         >>> adaptive = InfoNCELoss(AlignmentAdaptiveTemperature(0.05, alpha=2, a_0=0.8))

@@ -50,7 +50,8 @@ def presets(root: Path, kinds: list[str]) -> dict[str, list[str]]:
         _, module, options = PROGRAMS[kind]
         if kind == "text" and (root / "dystress_text" / "config").is_dir():
             module = EARLIER
-        listing = _python(root, ["-c", LIST.format(module)])
+        # the working directory comes before PYTHONPATH
+        listing = _python(root, ["-c", LIST.format(module)], cwd=root)
         for name, settings in json.loads(listing).items():
             line = [f"--preset={name}", *options.split()]
             if kind == "text":

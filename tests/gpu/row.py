@@ -2,9 +2,9 @@
 
     python tests/gpu/row.py NAME SECONDS FOLDER COMMAND...
 
-FOLDER gets ``results.jsonl``, with the lines of JSON that the command printed until then, and all
-that it said in ``log.txt``, written while it runs. The exit code is the command's, 124 if it took
-longer; a command that a signal ended has its number less than 0 in the line.
+The line in ``FOLDER/results.jsonl`` has the JSON objects that the command printed;
+``FOLDER/log.txt`` gets all its output while it runs. The exit code is that of the command, or 124
+after SECONDS. If a signal ended it, ``rc`` in the line is minus the number of the signal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LAST = 15  # lines that are kept of a command that failed
 
 
 def run(command: Sequence[str], limit: float, log: Path) -> int:
-    """Run a command and what it starts, which end with it; returns the exit code."""
+    """Run a command, kill all that it started, and return its exit code."""
     with log.open("ab") as stream:
         process = subprocess.Popen(
             command, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
@@ -43,7 +43,7 @@ def run(command: Sequence[str], limit: float, log: Path) -> int:
 
 
 def results_of(lines: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the lines that are JSON objects; the last line may be incomplete."""
+    """Parse the lines that are JSON objects; the last line may be incomplete."""
     found = []
     for line in lines:
         if line.startswith("{"):
@@ -53,7 +53,7 @@ def results_of(lines: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Run the command and write its line."""
+    """Run the command and append its line to the results."""
     name, limit, folder, *command = sys.argv[1:]
     # what ends the whole ends the command first
     signal.signal(signal.SIGTERM, signal.default_int_handler)

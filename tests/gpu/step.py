@@ -1,5 +1,5 @@
-"""A training step on this device: milliseconds, sentences a second, kernels, the share of the time
-in which the GPU is busy, and where the host waits for it.
+"""Measure a training step on this device: its time, its kernels, how long they keep the GPU busy,
+and where the host waits for the GPU.
 
     python tests/gpu/step.py --corpus sentences.txt [--batch 64 512] [--precision bf16 fp16]
 

@@ -8,7 +8,6 @@ import pytest
 import spec_formulas as spec
 import torch
 from loss_cases import OBJECTIVES, TEMPERATURES, views
-from processes import in_threads, own
 
 from dystress_text import losses
 from dystress_text.losses import diagnosis
@@ -100,19 +99,6 @@ def test_the_first_anchors_of_a_large_batch_count(monkeypatch):
     monkeypatch.setattr(diagnosis, "MOST_PAIRS", 27)
     rows = spec.simcse_rows(*z)[:3]
     check_comparison(compare(losses.InfoNCELoss(MODULE), z), rows, partial(INFO_NCE, tau=TAU))
-
-
-def test_processes_compare_their_own_anchors():
-    z = views(6, 4)
-
-    def work(gather):
-        loss = losses.NTXentLoss(MODULE, gather=gather)
-        return compare(loss, [own(x, gather.rank, 2) for x in z])
-
-    rows = spec.simclr_rows(*z)
-    for rank, found in enumerate(in_threads(2, work)):
-        mine = [row for i, row in enumerate(rows) if i % 6 // 3 == rank]
-        check_comparison(found, mine, partial(INFO_NCE, tau=TAU))
 
 
 def test_a_batch_without_a_gradient_does_not_count():

@@ -53,8 +53,10 @@ def test_uniformity():
 def test_interclass_uniformity():
     x = embeddings()
     centroids = [normalize(x)[label == LABELS].mean(0) for label in LABELS.unique()]
-    expected = expected_uniformity(centroids, 0.5)
-    assert float(interclass_uniformity(x, LABELS, t=0.5)) == pytest.approx(expected, rel=1e-10)
+    for options, t in (({}, 2.0), ({"t": 0.5}, 0.5)):
+        expected = expected_uniformity(centroids, t)
+        found = interclass_uniformity(x, LABELS, **options)
+        assert float(found) == pytest.approx(expected, rel=1e-10)
 
 
 def test_tolerance():

@@ -8,27 +8,27 @@ import torch
 from loss_cases import FORMS, assert_same, value_and_gradients, views
 from processes import losses_of_ranks
 
-from dystress_text import losses, parse_loss
+from dystress_text import losses
+from dystress_text.losses.registry import parse
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
-SENTENCES = {"mu": 0.4, "weigh_positive": True}
-CASES = {  # class, loop, temperature and options; rows lie above and below the bound
-    "debiased": (losses.DebiasedReweighting, spec.hcl, 0.5, {"tau_plus": 0.1}),
-    "debiased, bound": (losses.DebiasedReweighting, spec.hcl, 0.2, {"tau_plus": 0.2}),
-    "no bias": (losses.DebiasedReweighting, spec.hcl, 0.2, {"tau_plus": 0.0}),
-    "hcl": (losses.HCLReweighting, spec.hcl, 0.5, {"beta": 1.0, "tau_plus": 0.1}),
-    "focal": (losses.FocalReweighting, spec.focal, 0.2, {"margin": 0.3}),
-    "adnce": (losses.ADNCEReweighting, spec.adnce, 0.2, {"mu": 0.4, "sigma": 0.5}),
-    "sentences": (losses.ADNCEReweighting, spec.adnce, 0.2, {**SENTENCES, "sigma": 0.5}),
-    "hardness": (losses.HardnessReweighting, spec.hardness, 0.2, {"hardness_strength": 3.0}),
-    "arctanh": (losses.ArctanhReweighting, spec.arctanh, 0.7, {}),
+CASES = {  # rows lie above and below the bound
+    "debiased(0.5, tau_plus=0.1)": spec.hcl,
+    "debiased(0.2, tau_plus=0.2)": spec.hcl,
+    "debiased(0.2, tau_plus=0)": spec.hcl,
+    "hcl(0.5, beta=1, tau_plus=0.1)": spec.hcl,
+    "focal(0.2, margin=0.3)": spec.focal,
+    "adnce(0.2, mu=0.4, sigma=0.5)": spec.adnce,
+    "adnce(0.2, mu=0.4, sigma=0.5, weigh_positive=True)": spec.adnce,
+    "hardness(0.2, hardness_strength=3)": spec.hardness,
+    "arctanh(0.7)": spec.arctanh,
 }
 LOW = {  # temperature 0.02, where fp32 holds neither exp(l) nor a small share of it
-    "hcl": (losses.HCLReweighting, spec.hcl, 0.02, {"beta": 1.0, "tau_plus": 1e-6}),
-    "focal": (losses.FocalReweighting, spec.focal, 0.02, {"margin": 0.3}),
-    "sentences": (losses.ADNCEReweighting, spec.adnce, 0.02, {**SENTENCES, "sigma": 0.05}),
-    "hardness": (losses.HardnessReweighting, spec.hardness, 0.02, {"hardness_strength": 9.0}),
+    "hcl(0.02, beta=1, tau_plus=1e-6)": spec.hcl,
+    "focal(0.02, margin=0.3)": spec.focal,
+    "adnce(0.02, mu=0.4, sigma=0.05, weigh_positive=True)": spec.adnce,
+    "hardness(0.02, hardness_strength=9)": spec.hardness,
 }
 
 
@@ -37,14 +37,15 @@ def by_loop(rows, row_loss, inputs):
     return value_and_gradients(value, inputs)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_reweighting_equals_its_loop(name):
+@pytest.mark.parametrize("text", CASES)
+def test_reweighting_equals_its_loop(text):
     """Compare both forms and objectives, hard negatives, and two processes."""
-    kind, row_loss, start, options = CASES[name]
-    learned = losses.LearnableTemperature(start).double()
+    reweighting = parse(text)
+    options = reweighting.arguments()
+    learned = losses.LearnableTemperature(options.pop("temperature")).double()
+    reweighting = reweighting.replace(temperature=learned)
     (share,) = learned.free.sigmoid()
-    row_loss = partial(row_loss, tau=0.01 + 0.99 * share, **options)
-    reweighting = kind(learned, **options)
+    row_loss = partial(CASES[text], tau=0.01 + 0.99 * share, **options)
     *pair, hard = views(6, 3, 3)
     inputs = [*pair, learned.free]
     infonce = by_loop(spec.simcse_rows(*pair), row_loss, inputs)
@@ -62,6 +63,18 @@ def test_reweighting_equals_its_loop(name):
     assert_same(losses.InfoNCELoss(reweighting)(*pair, hard), expected, inputs)
 
 
+@pytest.mark.parametrize("text", LOW)
+@FORMS
+def test_low_temperatures_in_fp32(text, form):
+    reweighting = parse(text)
+    options = reweighting.arguments()
+    row_loss = partial(LOW[text], tau=options.pop("temperature"), **options)
+    z = views(9, 4)
+    expected = by_loop(spec.simcse_rows(*z), row_loss, z)
+    loss = losses.InfoNCELoss(reweighting, blockwise=form)
+    assert_same(loss(*(x.float() for x in z)), expected, z, 1e-5)
+
+
 def test_published_numbers_are_the_defaults():
     written = {
         "ntxent(hcl(0.5))": "ntxent(hcl(0.5, beta=1, tau_plus=0.1))",
@@ -73,10 +86,12 @@ def test_published_numbers_are_the_defaults():
         "rince(0.5)": "rince(0.5, q=0.1, lam=0.01)",
         "siglip()": "siglip(logit_scale=10, logit_bias=-10)",
         "dclw(0.1)": "dclw(0.1, sigma=0.5)",
+        "queue(0.2)": "queue(0.2, queue_size=4096)",
+        "infonce(scheduled(0.1, 1))": "infonce(scheduled(0.1, 1, half_period=200, unit='epoch'))",
         "infonce(exponential(0.1, 0.2))": "infonce(exponential(0.1, 0.2, sharpness=3.5))",
         "infonce(learned(0.05))": "infonce(learned(0.05, low=0.01, high=1))",
     }
-    assert {text: str(parse_loss(text)) for text in written} == written
+    assert {text: str(parse(text)) for text in written} == written
 
 
 @FORMS
@@ -100,16 +115,6 @@ def test_siglip_in_fp32_where_softplus_underflows():
     siglip = partial(spec.siglip, scale=100.0, bias=-150.0)
     expected = by_loop(spec.simcse_rows(*z), siglip, z)
     assert_same(loss(*(x.float() for x in z)), expected, z, 1e-4)
-
-
-@pytest.mark.parametrize("name", LOW)
-@FORMS
-def test_low_temperatures_in_fp32(name, form):
-    kind, row_loss, tau, options = LOW[name]
-    z = views(9, 4)
-    loss = losses.InfoNCELoss(kind(tau, **options), blockwise=form)
-    expected = by_loop(spec.simcse_rows(*z), partial(row_loss, tau=tau, **options), z)
-    assert_same(loss(*(x.float() for x in z)), expected, z, 1e-5)
 
 
 @FORMS

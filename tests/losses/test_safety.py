@@ -11,48 +11,47 @@ from dystress_text.losses.vectors import unit_vectors
 
 N = 6
 DIM = 8
+X = torch.randn(N, DIM, generator=torch.Generator().manual_seed(1))
+SAME = X[:1].expand(N, DIM)
+DEGENERATE = {
+    "identical": (SAME, SAME),
+    "opposite pairs": (X, -X),
+    "zero": (0 * X, 0 * X),
+    "one zero row": (X * (torch.arange(N) != 2)[:, None], X),
+}
 
 
-def degenerate_views(case):
-    x = torch.randn(N, DIM, generator=torch.Generator().manual_seed(1))
-    same = x[:1].expand(N, DIM)
-    pairs = {
-        "identical": (same, same),
-        "opposite pairs": (x, -x),
-        "zero": (0 * x, 0 * x),
-        "one zero row": (x * (torch.arange(N) != 2)[:, None], x),
-    }
-    return [z.clone().requires_grad_() for z in pairs[case]]
-
-
-def checked(loss, z):
+def checked(loss, pair):
     """Return the loss; check that it and its gradients are finite."""
-    found = value_and_gradients(loss(*z), z)
-    assert all(bool(x.isfinite().all()) for x in found)
-    return found[0].item()
+    z = [x.clone().requires_grad_() for x in pair]
+    value, *gradients = value_and_gradients(loss(*z), z)
+    for x in (value, *gradients):
+        assert x.isfinite().all()
+    return value.item()
 
 
-@pytest.mark.parametrize("case", ["identical", "opposite pairs", "zero", "one zero row"])
-def test_degenerate_embeddings_have_finite_losses_and_gradients(case):
-    z = degenerate_views(case)
+@pytest.mark.parametrize("pair", DEGENERATE.values(), ids=DEGENERATE)
+def test_degenerate_embeddings_have_finite_losses_and_gradients(pair):
     shifted = losses.ShiftedCosineTemperature(0.05, 0.1, -0.4)
     for objective in OBJECTIVES.values():
         loss = objective.build(shifted, detach_temperature=False)
         for loss.blockwise in (False, True):
-            checked(loss, z)
+            checked(loss, pair)
     for profile, _ in TEMPERATURES.values():
-        checked(losses.InfoNCELoss(profile, detach_temperature=False), z)
+        checked(losses.InfoNCELoss(profile, detach_temperature=False), pair)
 
 
 def test_equal_embeddings_have_the_loss_of_chance():
-    shifted = losses.ShiftedCosineTemperature(0.05, 0.07, -0.4)
-    candidates = {"InfoNCE": N, "NT-Xent": 2 * N - 1, "DCL": 2 * N - 2, "DCLW": 2 * N - 2}
-    z = degenerate_views("identical")
-    for name, count in candidates.items():
-        found = checked(OBJECTIVES[name].build(shifted), z)
-        assert found == pytest.approx(math.log(count), rel=1e-5)
-    chance = math.log(N) * N / (N - 1)  # -log P / (1 - P) with P = 1 / N
-    assert checked(OBJECTIVES["MACL"].build(0.1), z) == pytest.approx(chance, rel=1e-5)
+    chances = {
+        "InfoNCE": math.log(N),
+        "NT-Xent": math.log(2 * N - 1),
+        "DCL": math.log(2 * N - 2),
+        "DCLW": math.log(2 * N - 2),
+        "MACL": math.log(N) * N / (N - 1),  # -log P / (1 - P) with P = 1 / N
+    }
+    for name, expected in chances.items():
+        value = checked(OBJECTIVES[name].build(0.1), (SAME, SAME))
+        assert value == pytest.approx(expected, rel=1e-5)
 
 
 @EVERY

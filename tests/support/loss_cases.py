@@ -9,29 +9,27 @@ import spec_formulas as spec
 import torch
 
 from dystress_text import losses
+from dystress_text.losses.registry import parse
 
 
-def temperature_case(kind, formula, *arguments):
-    return kind(*arguments), lambda s: formula(s, *arguments)
+def temperature_case(text, formula):
+    """Return the temperature of a string, and its formula with the same arguments."""
+    temperature = parse(text)
+    arguments = temperature.arguments().values()
+    return temperature, lambda s: formula(s, *arguments)
 
 
 TEMPERATURES = {  # built once: none of them has state
-    "constant": temperature_case(losses.ConstantTemperature, spec.constant_tau, 0.1),
-    "cosine": temperature_case(losses.CosineTemperature, spec.cosine_tau, 0.07, 0.2),
-    "shifted": temperature_case(losses.ShiftedCosineTemperature, spec.shifted_tau, 0.1, 0.14, -0.4),
-    "other side": temperature_case(
-        losses.ShiftedCosineTemperature, spec.shifted_tau, 0.1, 0.15, 0.2, 0.5
-    ),
-    "one side": temperature_case(
-        losses.OneSidedCosineTemperature, spec.one_sided_tau, 0.1, 0.14, 0.2
-    ),
-    "linear": temperature_case(losses.LinearTemperature, spec.linear_tau, 0.1, 0.3),
-    "exponential": temperature_case(
-        losses.ExponentialTemperature, spec.exponential_tau, 0.1, 0.3, 3.5
-    ),
-    "monotonic": temperature_case(losses.MonotonicCosineTemperature, spec.monotonic_tau, 0.1, 0.3),
-    "even ODE": temperature_case(losses.EvenODETemperature, spec.even_ode_tau, 0.1, 0.3),
-    "TeMo": temperature_case(losses.TeMoTemperature, spec.temo_tau, 0.1, 0.2),
+    "constant": temperature_case("constant(0.1)", spec.constant_tau),
+    "cosine": temperature_case("cosine(0.07, 0.2)", spec.cosine_tau),
+    "shifted": temperature_case("shifted_cosine(0.1, 0.14, -0.4)", spec.shifted_tau),
+    "other side": temperature_case("shifted_cosine(0.1, 0.15, 0.2, 0.5)", spec.shifted_tau),
+    "one side": temperature_case("one_sided_cosine(0.1, 0.14, 0.2)", spec.one_sided_tau),
+    "linear": temperature_case("linear(0.1, 0.3)", spec.linear_tau),
+    "exponential": temperature_case("exponential(0.1, 0.3, 3.5)", spec.exponential_tau),
+    "monotonic": temperature_case("monotonic_cosine(0.1, 0.3)", spec.monotonic_tau),
+    "even ODE": temperature_case("even_ode(0.1, 0.3)", spec.even_ode_tau),
+    "TeMo": temperature_case("temo(0.1, 0.2)", spec.temo_tau),
 }
 FORMS = pytest.mark.parametrize("form", [False, True], ids=["plain", "blockwise"])
 
