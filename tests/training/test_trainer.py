@@ -161,16 +161,25 @@ def test_similarity_log(tmp_path, corpus, monkeypatch):
     run(task, tmp_path, max_steps=5, logging_steps=2, log_similarity=True)
     assert equal(weights(plain), weights(task))
     lines = list(map(json.loads, (tmp_path / "similarity.jsonl").read_text().splitlines()))
-    counts = [sum(line["histograms"]["negatives"]) for line in lines if "histograms" in line]
-    assert counts == [2 * 8 * 7, 2 * 8 * 7, 8 * 7]  # steps 1 and 2, 3 and 4, 5
+    counts = {
+        line["step"]: (line["comparison"]["batches"], sum(line["histograms"]["negatives"]))
+        for line in lines
+        if line.keys() & {"comparison", "histograms"}
+    }
+    assert counts == {2: (2, 2 * 8 * 7), 4: (2, 2 * 8 * 7), 5: (1, 8 * 7)}
     for line, (z1, z2) in zip(lines, batches, strict=True):
         s = F.cosine_similarity(z1[:, None], z2[None], dim=-1).detach()
-        others = s[~torch.eye(8, dtype=torch.bool)]
+        is_negative = ~torch.eye(8, dtype=torch.bool)
+        others = s[is_negative]
+        tau = SHIFTED(others)
+        gradient = (s / SHIFTED(s)).softmax(1)[is_negative] / tau
         expected = {
             "positive": s.diagonal().mean(),
             "negative": others.mean(),
             "high_share": (others > 0.9).float().mean(),
-            "tau_negative": SHIFTED(others).mean(),
+            "high_gradient": gradient[others > 0.9].sum() / gradient.sum(),
+            "tau_negative": tau.mean(),
+            "tau_effective": (gradient * tau).sum() / gradient.sum(),
         }
         for name, value in expected.items():
             assert line[name] == pytest.approx(float(value), rel=1e-5, abs=1e-6)
