@@ -37,6 +37,7 @@ REPLACING = ".replacing"  # a run that is to replace the one in the folder
 TRAINED = ".replacing-trained"  # the same folder while its files are moved
 TEXT_PROGRAM = "dystress_text/train.py"
 IMAGE_PROGRAM = "vision/train.py"
+PROGRAMS = (TEXT_PROGRAM, IMAGE_PROGRAM)
 # a model has at least one of these
 MODEL_FILES = (
     "modules.json",
@@ -177,7 +178,7 @@ def choose_folder(
         ParameterError: the folder may not be used.
     """
     record = find_record(output)
-    is_run = record.program in (TEXT_PROGRAM, IMAGE_PROGRAM)
+    is_run = record.program in PROGRAMS
     occupied = output.is_dir() and any(path.name != LOCK for path in output.iterdir())
     if not is_run:
         if occupied or settings.resume_from_checkpoint == "yes":
