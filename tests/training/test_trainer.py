@@ -12,7 +12,7 @@ from conftest import reset_accelerator
 from torch.nn.utils import parameters_to_vector
 from trainer_cases import SHIFTED, change_loss, equal, log_of, make_task, run, scaled, weights
 
-from dystress_text.errors import TrainingError
+from dystress_text.errors import DataError, TrainingError
 from dystress_text.losses import InfoNCELoss, LearnableTemperature, ScheduledTemperature
 from dystress_text.training import similarity_log
 from dystress_text.training.accelerator import resolve_precision
@@ -126,6 +126,22 @@ def test_loss_or_gradient_that_is_not_finite_stops_the_run(what, tmp_path, corpu
         run(task, tmp_path, **options)
     assert task.saved == 0
     assert checkpoint_folders(tmp_path) == []
+
+
+@pytest.mark.parametrize(("at", "kept"), [(0, []), (3, ["checkpoint-3"])])
+def test_damaged_sample_leaves_the_last_step(at, kept, tmp_path, corpus):
+    task = make_task(corpus)
+    load = task.load
+
+    def damaged(indices, step):
+        if step == at:
+            raise DataError("photo.jpg is damaged")
+        return load(indices, step)
+
+    task.load = damaged
+    with pytest.raises(DataError, match=r"photo\.jpg"):
+        run(task, tmp_path)
+    assert [folder.name for folder in checkpoint_folders(tmp_path)] == kept
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path, corpus):
