@@ -1,10 +1,12 @@
 """Checkpoints: resume exactly, reject another run, and never run code from a file."""
 
+import io
 import json
 import math
 import pickle
 import random
 import shutil
+from itertools import product
 
 import pytest
 import torch
@@ -70,6 +72,12 @@ def resumed(corpus, tmp_path):
     return checkpoint_folders(tmp_path / "out")[0], resume
 
 
+def torch_bytes(value):
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
+
+
 def test_damaged_file_is_one_line_and_never_unpickled(resumed, tmp_path):
     """Replace each file by random bytes or by a harmful pickle, or remove it."""
     checkpoint, resume = resumed
@@ -77,20 +85,16 @@ def test_damaged_file_is_one_line_and_never_unpickled(resumed, tmp_path):
     harm = Harm(canary)
     pickle.loads(pickle.dumps(harm))  # it works
     canary.rmdir()
-    harmful = tmp_path / "harmful"
-    torch.save({"state": {}, "param_groups": [harm], "torch_manual_seed": harm}, harmful)
-    contents = [random.Random(5).randbytes(300), harmful.read_bytes()]
-    names = sorted(path.name for path in checkpoint.iterdir() if path.name != "scheduler.bin")
-    assert len(names) > 3
-    cases = [(name, content) for name in names for content in contents]
-    cases += [(names[0], pickle.dumps(harm)), (names[-1], None)]
-    cases += [("pytorch_model.bin", contents[1]), ("custom_checkpoint_0.pkl", contents[1])]
+    harmful = torch_bytes({"state": {}, "param_groups": [harm], "torch_manual_seed": harm})
     states = "random_states_0.pkl"
     partial = torch.load(checkpoint / states, weights_only=False)
     del partial["random_state"]  # the first that accelerate would restore
     partial["torch_manual_seed"] = torch.Generator().manual_seed(1).get_state()
-    torch.save(partial, tmp_path / "partial")
-    cases.append((states, (tmp_path / "partial").read_bytes()))
+    names = [path.name for path in checkpoint.iterdir() if path.name != "scheduler.bin"]
+    assert len(names) > 3
+    cases = list(product(names, [random.Random(5).randbytes(300), harmful]))
+    cases += [(names[0], pickle.dumps(harm)), (names[-1], None), (states, torch_bytes(partial))]
+    cases += [("pytorch_model.bin", harmful), ("custom_checkpoint_0.pkl", harmful)]
     shutil.copytree(checkpoint, tmp_path / "copy")
     for name, content in cases:
         (checkpoint / name).unlink(missing_ok=True)

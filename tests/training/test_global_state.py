@@ -18,7 +18,7 @@ from model_cases import build_model
 from processes import spawn
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-from torch import backends, nn
+from torch import backends
 
 import dystress_text
 from dystress_text.training.accelerator import make_accelerator
@@ -86,20 +86,6 @@ def test_trainers_in_any_order(ours, precision, accumulation, tmp_path):
     last = ours(**precision).model.state_dict()
     assert first.record.settings["gradient_accumulation_steps"] == 2
     assert all(weight.equal(last[name]) for name, weight in alone.items())
-
-
-def test_the_callers_accelerator_accumulates_as_before(ours):
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
-    model, _ = accelerator.prepare(nn.Linear(1, 1), torch.optim.SGD([nn.Parameter(torch.ones(1))]))
-    ours(gradient_accumulation_steps=2, mixed_precision="bf16")
-    assert accelerator.gradient_accumulation_steps == 4
-    assert accelerator.mixed_precision == "no"
-    assert Accelerator(cpu=True, gradient_accumulation_steps=4).mixed_precision == "no"
-    steps = []
-    for _ in range(8):
-        with accelerator.accumulate(model):
-            steps.append(accelerator.sync_gradients)
-    assert steps == [False, False, False, True] * 2
 
 
 PRECISIONS = {}

@@ -96,6 +96,12 @@ def test_run_that_has_begun_has_defaults():
     record = RunRecord.from_json({"settings": TEXT["settings"]})
     assert (record.state, record.trained, record.held_out) == (NOT_STARTED, {}, None)
     assert (record.not_above_baseline, record.compared) == ([], {})
+    assert (record.train_files, record.base_model.on_hub) == ([], False)
+
+
+@pytest.mark.parametrize("named", ["a.txt", ["a.txt"]])
+def test_training_files_are_a_list(named):
+    assert RunRecord(settings={"train_file": named}).train_files == ["a.txt"]
 
 
 @pytest.mark.parametrize("values", [{"corpus": 7}, {"held_out": {"gain": 1}}, [1]])

@@ -12,7 +12,7 @@ from conftest import reset_accelerator
 from torch.nn.utils import parameters_to_vector
 from trainer_cases import SHIFTED, change_loss, equal, log_of, make_task, run, scaled, weights
 
-from dystress_text.errors import TrainingError
+from dystress_text.errors import DataError, TrainingError
 from dystress_text.losses import InfoNCELoss, LearnableTemperature, ScheduledTemperature
 from dystress_text.training import similarity_log
 from dystress_text.training.accelerator import resolve_precision
@@ -128,6 +128,22 @@ def test_loss_or_gradient_that_is_not_finite_stops_the_run(what, tmp_path, corpu
     assert checkpoint_folders(tmp_path) == []
 
 
+@pytest.mark.parametrize(("at", "kept"), [(0, []), (3, ["checkpoint-3"])])
+def test_damaged_sample_leaves_the_last_step(at, kept, tmp_path, corpus):
+    task = make_task(corpus)
+    load = task.load
+
+    def damaged(indices, step):
+        if step == at:
+            raise DataError("photo.jpg is damaged")
+        return load(indices, step)
+
+    task.load = damaged
+    with pytest.raises(DataError, match=r"photo\.jpg"):
+        run(task, tmp_path)
+    assert [folder.name for folder in checkpoint_folders(tmp_path)] == kept
+
+
 def test_weights_that_are_not_finite_are_not_saved(tmp_path, corpus):
     task = make_task(corpus)
     unused = task.model.model[0].model.pooler.dense.weight  # so that the losses are finite
@@ -161,16 +177,25 @@ def test_similarity_log(tmp_path, corpus, monkeypatch):
     run(task, tmp_path, max_steps=5, logging_steps=2, log_similarity=True)
     assert equal(weights(plain), weights(task))
     lines = list(map(json.loads, (tmp_path / "similarity.jsonl").read_text().splitlines()))
-    counts = [sum(line["histograms"]["negatives"]) for line in lines if "histograms" in line]
-    assert counts == [2 * 8 * 7, 2 * 8 * 7, 8 * 7]  # steps 1 and 2, 3 and 4, 5
+    counts = {
+        line["step"]: (line["comparison"]["batches"], sum(line["histograms"]["negatives"]))
+        for line in lines
+        if line.keys() & {"comparison", "histograms"}
+    }
+    assert counts == {2: (2, 2 * 8 * 7), 4: (2, 2 * 8 * 7), 5: (1, 8 * 7)}
     for line, (z1, z2) in zip(lines, batches, strict=True):
         s = F.cosine_similarity(z1[:, None], z2[None], dim=-1).detach()
-        others = s[~torch.eye(8, dtype=torch.bool)]
+        is_negative = ~torch.eye(8, dtype=torch.bool)
+        others = s[is_negative]
+        tau = SHIFTED(others)
+        gradient = (s / SHIFTED(s)).softmax(1)[is_negative] / tau
         expected = {
             "positive": s.diagonal().mean(),
             "negative": others.mean(),
             "high_share": (others > 0.9).float().mean(),
-            "tau_negative": SHIFTED(others).mean(),
+            "high_gradient": gradient[others > 0.9].sum() / gradient.sum(),
+            "tau_negative": tau.mean(),
+            "tau_effective": (gradient * tau).sum() / gradient.sum(),
         }
         for name, value in expected.items():
             assert line[name] == pytest.approx(float(value), rel=1e-5, abs=1e-6)
@@ -193,27 +218,18 @@ def test_epochs_and_evaluations(eval_steps, evaluations, tmp_path, corpus):
     assert state.train_seconds > 0
 
 
-def train_learned(corpus, folder, scores=(), **options):
-    """Return the state of a run that learns a constant, its initial value and the objective."""
-    temperature = LearnableTemperature(0.05, learning_rate=0.01)
-    task = make_task(corpus, objective=InfoNCELoss(temperature))
-    task.scores = iter(scores)
-    before = temperature.free.detach().clone()
-    state, trainer = run(task, folder, lr_scheduler_type="constant", **options)
-    trainer.close()
-    return state, before, task.objective
-
-
 def test_learned_temperature_is_that_of_the_best_model(corpus, tmp_path):
-    options = {"eval_steps": 1, "metric_for_best_model": "score"}
-    best, _, last = train_learned(corpus, tmp_path / "3", [3.0, 2.0, 1.0], max_steps=3, **options)
-    one, _, first = train_learned(corpus, tmp_path / "1", [3.0], max_steps=1, **options)
-    assert best.learned == one.learned == first.learned() != last.learned()
-
-
-def test_learned_temperature_has_its_own_rate(corpus, tmp_path):
-    """Neither clipping nor weight decay of the network changes its step."""
-    options = {"max_steps": 1, "weight_decay": 0.5, "max_grad_norm": 1e-6, "learning_rate": 1e-9}
-    _, before, objective = train_learned(corpus, tmp_path, **options)
-    step = float((objective.temperature.free.detach() - before).abs())
-    assert step == pytest.approx(0.01, rel=1e-3)  # Adam's first step is its rate
+    """It has a rate of its own, which neither clipping nor weight decay changes."""
+    objective = InfoNCELoss(LearnableTemperature(0.05, learning_rate=0.01))
+    task = make_task(corpus, objective=objective)
+    task.scores = iter([3.0, 2.0, 1.0])
+    expected = []
+    for step in (-0.01, 0.01):  # Adam's first step is its rate
+        moved = copy.deepcopy(objective)
+        moved.temperature.free.data += step
+        expected.append(pytest.approx(moved.learned(), rel=1e-5))
+    options = {"max_steps": 3, "eval_steps": 1, "metric_for_best_model": "score"}
+    options |= {"weight_decay": 0.5, "max_grad_norm": 1e-6, "lr_scheduler_type": "constant"}
+    state, _ = run(task, tmp_path, **options)
+    assert state.learned in expected
+    assert state.learned != objective.learned()
