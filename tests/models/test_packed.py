@@ -96,4 +96,4 @@ def test_dropout_rate_scale_and_independence(rate, dtype):
     assert not torch.equal(out, dropout(ones, rate))
     torch.manual_seed(3)
     assert torch.equal(out, dropout(ones, rate))
-    assert torch.equal(dropout(out, 0.0), out)
+    assert dropout(out, 1e-6) is out  # the rate is a multiple of 1/65,536
