@@ -26,6 +26,7 @@ from dystress_text.models.poolers import (
     POOLERS,
     attends_to_the_left_only,
     embeddings_by_pooler,
+    layer_weights,
     pooler_of,
     pooling_modules,
 )
@@ -62,6 +63,11 @@ def test_poolers_against_loops(pooler):
     for module in pooling_modules(pooler, encoder_module()):
         features = module(features)
     close(features["sentence_embedding"], torch.stack(rows))
+
+
+def test_layers_of_a_deeper_encoder():
+    assert layer_weights("avg_top2", 5).tolist() == [0, 0, 0, 0, 1, 1]
+    assert layer_weights("avg_first_last", 5).tolist() == [0, 1, 0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("pooler", POOLERS)
