@@ -6,11 +6,10 @@ import shutil
 import numpy as np
 import pytest
 from conftest import make_sentences
-from model_cases import build_model, build_static, close
+from model_cases import build_model, build_static, close, log_counts
 from scipy import sparse
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer
-from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import normalize
 
@@ -71,13 +70,12 @@ def test_rows_are_those_of_ridge_regression():
 def test_part_is_fitted_to_unit_vectors_of_documents_titles_and_sentences():
     teacher = build_model("bert", head=True, prompts={"query": "the cat saw ", "document": "red "})
     texts = DOCUMENTS + QUERIES
-    counter = CountVectorizer(analyzer=text_words)
-    frequencies = (counter.fit_transform(DOCUMENTS).toarray() > 0).sum(0)
+    words = sorted({word for text in DOCUMENTS for word in text_words(text)})
+    frequencies = (log_counts(DOCUMENTS, text_words, words) > 0).sum(0)
     idf = np.log((0.05 + 5) / (0.05 + frequencies))
-    counts = counter.transform(texts).toarray()
-    bags = normalize(np.where(counts, 1 + np.log(np.maximum(counts, 1)), 0) * idf)
+    bags = normalize(log_counts(texts, text_words, words) * idf)
     vectors = np.vstack([teacher.encode_document(DOCUMENTS), teacher.encode_query(QUERIES)])
-    prior = teacher.encode_query([*counter.get_feature_names_out()])
+    prior = teacher.encode_query(words)
     rows = ridge(bags, *(normalize(np.float64(each)) for each in (vectors, prior)))
     found = embed(distill(teacher, lambda: TITLED), texts)
     close(found, normalize(bags @ rows), 1e-5)

@@ -26,6 +26,7 @@ from dystress_text.models.poolers import (
     POOLERS,
     attends_to_the_left_only,
     embeddings_by_pooler,
+    layer_weights,
     pooler_of,
     pooling_modules,
 )
@@ -34,8 +35,9 @@ FAMILIES = ("bert", "roberta", "distilbert", "mpnet", "modernbert")
 DECODERS = ("llama", "gpt2")
 
 
-def with_pooler(module, pooler):
-    return SentenceTransformer(modules=[module, *pooling_modules(pooler, module)], device="cpu")
+def with_pooler(module, pooler, **settings):
+    modules = [module, *pooling_modules(pooler, module)]
+    return SentenceTransformer(modules=modules, device="cpu", **settings)
 
 
 @pytest.mark.parametrize("pooler", POOLERS)
@@ -63,6 +65,11 @@ def test_poolers_against_loops(pooler):
     close(features["sentence_embedding"], torch.stack(rows))
 
 
+def test_layers_of_a_deeper_encoder():
+    assert layer_weights("avg_top2", 5).tolist() == [0, 0, 0, 0, 1, 1]
+    assert layer_weights("avg_first_last", 5).tolist() == [0, 1, 0, 0, 0, 1]
+
+
 @pytest.mark.parametrize("pooler", POOLERS)
 def test_pooler_is_recognised_by_its_modules(pooler):
     found = pooler_of(build_model("bert", pooler, head=True, normalize=True))
@@ -88,7 +95,7 @@ def test_one_pass_equals_a_model_for_each_pooler(family):
     found = embeddings_by_pooler(model, sentences, POOLERS)
     assert not model[0].model.config.output_hidden_states
     for pooler in POOLERS:
-        expected = encode_alone(build_model(family, pooler, **prompts), sentences)
+        expected = encode_alone(with_pooler(model[0], pooler, **prompts), sentences)
         close(found[pooler], expected, 1e-5)
 
 

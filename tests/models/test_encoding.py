@@ -19,7 +19,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from torch.nn.functional import normalize
 
 from dystress_text.models import encoding
-from dystress_text.models.encoding import can_pack, encode
+from dystress_text.models.encoding import batches_by_tokens, can_pack, encode
 from dystress_text.models.poolers import POOLERS, pooling_modules
 
 SENTENCES = [*TEXTS, *make_sentences(30, seed=3), "", " ", TEXTS[0], "the [PAD] cat"]
@@ -207,6 +207,11 @@ def test_batch_size_does_not_change_embeddings(kind, monkeypatch):
     monkeypatch.setattr(encoding, "TEXTS_AT_ONCE", 7)
     monkeypatch.setattr(encoding, "TOKENS_ON_CPU", 25)
     same(encode(model, SENTENCES), model.encode(SENTENCES))
+
+
+def test_batches_have_at_most_so_many_tokens_or_one_text():
+    batches = batches_by_tokens([3, 2, 1, 2, 9, 1], 5)
+    assert list(batches) == [(0, 2), (2, 4), (4, 5), (5, 6)]
 
 
 def test_encoding_inside_autocast_is_fp32():

@@ -6,7 +6,6 @@ import json
 import math
 import re
 import sys
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ import torch
 from conftest import make_sentences
 from datasets import Dataset
 from hub_server import hub_server, with_hub
-from model_cases import build_model, build_static, close, with_document_row
+from model_cases import build_model, build_static, close, log_counts, with_document_row
 from safetensors.torch import save_file
 from sentence_transformers import (
     SentenceTransformer,
@@ -100,42 +99,31 @@ def stems(text):
     return [STEM(word) for word in words_of(text) if word not in stop_words]
 
 
-def weights(tokens, idf):
-    """Return (1 + ln tf) idf of the tokens that have an idf."""
-    counts = Counter(token for token in tokens if token in idf)
-    return {token: (1 + math.log(tf)) * idf[token] for token, tf in counts.items()}
-
-
 def lexical_vectors(texts, document):
     """Return the lexical part by its formula in fp64."""
-    bags = [set(stems(text)) for text in CORPUS]
-    rare = 0.01 * len(CORPUS)
-    idf = {}
-    for stem in set().union(*bags):
-        frequency = sum(stem in bag for bag in bags)
-        idf[stem] = math.log((rare + len(CORPUS)) / (rare + frequency))
-    vectors = np.zeros((len(texts), 32))
-    for vector, text in zip(vectors, texts, strict=True):
-        for stem, weight in weights(stems(text), idf).items():
-            digest = hashlib.blake2b(stem.encode(), digest_size=16).digest()
-            for number in np.frombuffer(digest, np.int32).tolist():
-                sign = 1 if number % 2 else -1
-                vector[(number >> 1) % 31] += sign * weight / 2
+    vocabulary = sorted({stem for text in CORPUS for stem in stems(text)})
+    corpus = log_counts(CORPUS, stems, vocabulary)
+    count = len(CORPUS)
+    idf = np.log(1.01 * count / (0.01 * count + (corpus > 0).sum(0)))
+    hashed = np.zeros((len(vocabulary), 32))
+    for row, stem in zip(hashed, vocabulary, strict=True):
+        digest = hashlib.blake2b(stem.encode(), digest_size=16).digest()
+        for number in np.frombuffer(digest, np.int32).tolist():
+            row[(number >> 1) % 31] += 0.5 if number % 2 else -0.5
+    vectors = log_counts(texts, stems, vocabulary) * idf @ hashed
     if document:
-        squares = [sum(w**2 for w in weights(stems(text), idf).values()) for text in CORPUS]
-        vectors[:, -1] = math.sqrt(0.25 * np.mean(squares))
+        vectors[:, -1] = np.sqrt(0.25 * np.mean(((corpus * idf) ** 2).sum(1)))
     return units(vectors)
 
 
 def distilled_vectors(texts):
     """Return the distilled part by its formula; words with the letters 'house' are one."""
-    vectors = np.zeros((len(texts), 5))
-    rows = dict(zip(IDF, ROWS.double().numpy(), strict=True))
-    for vector, text in zip(vectors, texts, strict=True):
-        words = ["houses" if word[:5] == "house" else word for word in words_of(text)]
-        for word, weight in weights(words, IDF).items():
-            vector += weight * rows[word]
-    return units(vectors)
+
+    def known(text):
+        return ["houses" if word[:5] == "house" else word for word in words_of(text)]
+
+    idf = np.array([*IDF.values()])
+    return units(log_counts(texts, known, [*IDF]) * idf @ ROWS.double().numpy())
 
 
 def table_vectors(model, texts, document=False):

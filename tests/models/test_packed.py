@@ -39,12 +39,12 @@ def test_embeddings_and_gradients_equal_transformers(family, pooler):
 
 @pytest.mark.parametrize(("family", "pooler"), [("bert", "cls"), ("roberta", "avg")])
 def test_dropout_sites_equal_transformers(family, pooler):
-    """Compare the spread of 2,000 views with one dropout on at a time."""
+    """Compare the spread of 1,000 views with one dropout on at a time."""
     trained = build(family, pooler)
     transformer = trained.model[0].model
     ids, lengths = packed_batch(trained.model, make_sentences(1))
     longest = int(lengths) + 2  # two tokens of padding, which attention must not see
-    batch = (ids.repeat(2000), lengths.repeat(2000), longest)
+    batch = (ids.repeat(1000), lengths.repeat(1000), longest)
     _, layer, last = transformer.encoder.layer
     for site in (
         transformer.embeddings.dropout,
@@ -96,4 +96,4 @@ def test_dropout_rate_scale_and_independence(rate, dtype):
     assert not torch.equal(out, dropout(ones, rate))
     torch.manual_seed(3)
     assert torch.equal(out, dropout(ones, rate))
-    assert torch.equal(dropout(out, 0.0), out)
+    assert dropout(out, 1e-6) is out  # the rate is a multiple of 1/65,536

@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
+from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Transformer
+from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 from torch import Tensor, nn
 
 from dystress_text.models.loading import load_encoder
@@ -112,6 +114,15 @@ def packed_batch(model: SentenceTransformer, texts: Sequence[str]) -> tuple[Tens
     """Return token ids (tokens,), text after text, and lengths (texts,)."""
     ids = [torch.tensor(of_text) for of_text in model.tokenizer(list(texts))["input_ids"]]
     return torch.cat(ids), torch.tensor([len(of_text) for of_text in ids])
+
+
+def log_counts(
+    texts: Sequence[str], words_of: Callable[[str], list[str]], vocabulary: Sequence[str]
+) -> NDArray[np.float64]:
+    """Return 1 + ln of the count of each word in each text by scikit-learn, (texts, words)."""
+    counts = CountVectorizer(analyzer=words_of, vocabulary=vocabulary).transform(texts)
+    sublinear = TfidfTransformer(norm=None, use_idf=False, sublinear_tf=True)
+    return sublinear.fit_transform(counts.astype(float)).toarray()
 
 
 def close(found: object, expected: object, atol: float = 1e-6) -> None:
