@@ -317,7 +317,10 @@ def _write(read: Callable[[BinaryIO], Corpus], folder: Path) -> str:
     """Write the files of the cache into a new folder; return the checksum of the text."""
     with (folder / TOKENS).open("wb") as sink:
         corpus = read(sink)
-    arrays = {"offsets": corpus.offsets, "distinct_samples": corpus.distinct_samples}
+    arrays: dict[str, Any] = {
+        "offsets": corpus.offsets,
+        "distinct_samples": corpus.distinct_samples,
+    }
     if corpus.titles is not None:
         arrays["titles"] = corpus.titles
     np.savez(folder / ARRAYS, **arrays)
