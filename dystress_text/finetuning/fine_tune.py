@@ -97,13 +97,8 @@ def fine_tune(
     with restored_global_state(), full_fp32(), quiet():
         limit_kernel_caches()
         accelerator = make_accelerator(settings.training)
-        content = partial(read_content, settings, texts, evaluator)
-        with (
-            open_run(accelerator, settings.training, settings.asked(), content) as (
-                folder,
-                finished,
-            ),
-        ):
+        read = partial(read_content, settings, texts, evaluator)
+        with open_run(accelerator, settings.training, settings.asked(), read) as (folder, finished):
             if finished is not None:
                 upload = partial(_upload, settings.text.push_to_hub, output)
                 on_main_process(accelerator, upload)

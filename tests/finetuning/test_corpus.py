@@ -7,6 +7,7 @@ import warnings
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_all_lines_are_counted(lines):
 
 
 def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("dystress_text.finetuning.corpus.CHUNK", 150)  # several chunks
+    monkeypatch.setattr("dystress_text.finetuning.corpus.CHUNK", 100)  # two chunks
     packed = tmp_path / "text.gz"
     packed.write_bytes(gzip.compress(text_file.read_bytes()))
     corpus = load(packed, tmp_path)
@@ -58,6 +59,11 @@ def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypa
     expected = tokenizer([lines[i] for i in rows], truncation=True, max_length=9)
     assert [each.tolist() for each in ids] == expected["input_ids"]
     assert batch["longest"] == batch["lengths"].max()
+    every = tokenizer(lines, truncation=True, max_length=9)["input_ids"]
+    read = torch.cat([batch["token_ids"] for batch in corpus.sentences()])
+    assert read.tolist() == [*chain(*every)]
+    counts = np.bincount(np.concatenate([np.unique(each) for each in every]), minlength=99)
+    assert corpus.document_frequencies(99).tolist() == counts.tolist()
     lengths = np.array([len(each) for each in tokenizer(lines)["input_ids"]])
     cut = np.maximum(lengths - 9, 0)
     report = corpus.report
@@ -96,8 +102,10 @@ def test_distinct_samples(tmp_path):
     table = tmp_path / "rows.csv"
     table.write_text("a,b\nthe cat,the dog\nthe cat,cat the\nthe cat,the dog\nthe,cat the dog\n")
     rows = training_text(TextSettings(train_file=[str(table)], supervised=True))
-    corpus = load_corpus(rows, text_reader(9), cache_dir=tmp_path)
-    assert corpus.distinct().selected.tolist() == [0, 1, 3]
+    distinct = load_corpus(rows, text_reader(9), cache_dir=tmp_path).distinct()
+    assert distinct.selected.tolist() == [0, 1, 3]
+    anchors, positives = distinct.batch(np.arange(3))["texts"].T.tolist()
+    assert (len(set(anchors)), len(set(positives))) == (2, 3)
 
 
 def test_a_tokenizer_without_the_script_is_refused(tmp_path, recwarn):

@@ -77,6 +77,7 @@ def test_nothing_is_held_out_if_too_few_rows_remain():
     rows = [(f"ask {i}", f"answer {i}", f"answer {(i + 1) % 300}", "no") for i in range(300)]
     every = [(f"ask {i}", f"answer {i}", *(f"answer {j}" for j in range(60))) for i in range(60)]
     assert len(hold_out(rows, 500)[0]) == 30
+    assert hold_out([*ROWS[:49], *[ROWS[1]] * 30], 500)[0] == []
     held, excluded = hold_out(every, 500)
     assert (held, excluded.tolist()) == ([], [])
 

@@ -133,6 +133,16 @@ def test_files_of_a_pattern_are_concatenated_without_byte_order_marks(tmp_path):
         training_text(TextSettings(train_file=[str(tmp_path / "*.csv")]))
 
 
+@pytest.mark.parametrize("other", ["a.txt", "b.csv"])
+def test_files_with_other_columns_are_not_concatenated(other, tmp_path):
+    (tmp_path / "a.csv").write_text("text\none\n")
+    (tmp_path / "b.csv").write_text("sentence\ntwo\n")
+    (tmp_path / "a.txt").write_text("three\n")
+    files = [str(tmp_path / name) for name in ("a.csv", other)]
+    with pytest.raises(ParameterError, match=r"^train_file: "):
+        training_text(TextSettings(train_file=files))
+
+
 SECRET = "secret"
 
 
