@@ -51,6 +51,13 @@ def test_parts_of_a_step_add_up_to_its_gradient(classes, encoded_at_once, monkey
     torch.testing.assert_close(ours, list(expected.parameters()), rtol=1e-3, atol=1e-4)
 
 
+def test_no_part_and_no_step_has_a_single_image(monkeypatch):
+    """It has no batch statistics."""
+    monkeypatch.setattr(fine_tuning, "BATCH_SIZE", 4)
+    train = colour_images(9)
+    train_classifier(tiny_encoder(), whole(train), torch.ones(3), 1, encoded_at_once=1)
+
+
 @pytest.mark.parametrize(("classes", "first"), [(3, 0.1), (2, 1.0)])
 def test_the_rate_falls_to_a_tenth_twice(classes, first, monkeypatch):
     """After three and four fifths of the epochs, two steps each."""

@@ -154,6 +154,18 @@ def test_no_name_is_not_the_working_directory(photos, tmp_path, monkeypatch, cap
     assert "--dataset" in capsys.readouterr().err
 
 
+def test_few_pictures_are_seen_in_several_pairs_of_views(prepared, monkeypatch):
+    seeds = []
+
+    def features(encoder, views, batch_size):
+        seeds.append(views.seed)
+        return torch.ones(24, 4), torch.ones(24, 4)
+
+    monkeypatch.setattr(held_out, "view_features", features)
+    prepared("--seed=3").task.evaluate()
+    assert seeds == [3, 4]
+
+
 def test_the_figure_depends_on_the_seed_alone(prepared):
     """And measuring does not change what training draws."""
     task = prepared().task
