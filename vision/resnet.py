@@ -87,7 +87,6 @@ class ImageEncoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the weights."""
         return next(self.parameters()).device
 
     def features(self, images: Tensor) -> Tensor:

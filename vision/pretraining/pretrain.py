@@ -107,9 +107,7 @@ def _identity(images: ImageSet, settings: PretrainSettings, folder: Path) -> dic
     before = find_record(folder).data
     if settings.vision.skip_corrupt and settings.training.resumes and before.get("files") == files:
         return {"files": files, "id": before["id"]}
-    content = files
-    if isinstance(images, DecodedImages):
-        content = images.checksum()
+    content = images.checksum() if isinstance(images, DecodedImages) else files
     return {"files": files, "id": f"{images.name}, {len(images)} images, {content}"}
 
 
