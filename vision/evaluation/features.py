@@ -113,8 +113,8 @@ def features_of(encoder: ImageEncoder, inputs: Iterable[Tensor]) -> list[Tensor]
     with torch.autocast(encoder.device.type, enabled=False):
         batches = [encoder.features(batch).float() for batch in inputs]
     encoder.train(training)
-    finite = torch.stack([features.isfinite().all() for features in batches])
-    if not finite.all():  # the only wait for the device
+    # at the end, since it waits for the device
+    if not all(features.isfinite().all() for features in batches):
         reason = "its features have NaN or infinite entries, so no score can be computed"
         raise ParameterError("model", reason)
     return batches

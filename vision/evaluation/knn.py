@@ -77,7 +77,7 @@ def accuracy_by_class(
 
 
 def cosine_votes(
-    bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int = 200
+    bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int
 ) -> Tensor:
     """Return votes (m, classes) of the k most similar features, each weighing ``exp(s / 0.1)``.
 
