@@ -140,7 +140,8 @@ def test_undefined_figures_are_left_out(data, evaluate):
     assert "auc" not in of_classifier["figures"]
 
 
-def test_batch_size_rules_every_task(evaluate, monkeypatch):
+@pytest.mark.parametrize("batch_size", [3, 7])
+def test_batch_size_rules_every_task(evaluate, batch_size, monkeypatch):
     encoded = []
     features = ImageEncoder.features
 
@@ -150,10 +151,10 @@ def test_batch_size_rules_every_task(evaluate, monkeypatch):
 
     monkeypatch.setattr(ImageEncoder, "features", counted)
     epochs = ["--probe=augmented", "--probe_epochs=1", "--transfer_epochs=1"]
-    evaluate("--batch_size=7", "--k=5", *epochs, "--tasks", *TASKS)
+    evaluate(f"--batch_size={batch_size}", "--k=5", *epochs, "--tasks", *TASKS)
     # train and test; probe; test, twice; fine-tuning; test
     assert sum(encoded) == 48 + 21 + 48 + 2 * 21 + 48 + 21
-    assert max(encoded) == 7
+    assert max(encoded) == batch_size
 
 
 @pytest.mark.parametrize(("k", "has_top5"), [(4, False), (5, True)])
