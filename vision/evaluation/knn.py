@@ -67,9 +67,10 @@ def accuracy_by_class(
         labels: the true ones, (n,).
         classes: names, by label.
     """
+    labels = labels.to(predicted.device)
     by_class = {}
     for label, name in enumerate(classes):
-        of_class = predicted[labels.to(predicted.device) == label]
+        of_class = predicted[labels == label]
         if len(of_class):
             right = int((of_class == label).sum())
             by_class[name] = {"top1": 100 * right / len(of_class), "images": len(of_class)}
