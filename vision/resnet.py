@@ -305,7 +305,7 @@ def torchvision_names(encoder: ImageEncoder) -> dict[str, Tensor]:
 
 
 def _torchvision_name(name: str) -> str:
-    """Return the name of a tensor in torchvision.
+    """Return torchvision's name for a tensor of the backbone.
 
     ``encoder.stages.S.layers.B.layer.C.convolution.weight`` is
     ``layer(S + 1).B.conv(C + 1).weight`` there, and so on.

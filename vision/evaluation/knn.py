@@ -60,7 +60,7 @@ def accuracies(scores: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[s
 def accuracy_by_class(
     predicted: Tensor, labels: Tensor, classes: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Return ``top1``, the accuracy x 100, and ``images``, their number, of each class with images.
+    """Map each class that has images to ``top1``, its accuracy x 100, and ``images``, the number.
 
     Args:
         predicted: labels, (n,).

@@ -43,7 +43,7 @@ def pretrain(settings: PretrainSettings) -> RunRecord:
     accelerator = make_accelerator(settings.training)
     with (
         pixel_limit(settings.vision.max_pixels),
-        open_run(accelerator, settings.training, settings.asked()) as (folder, finished),
+        open_run(accelerator, settings.training, settings.requested()) as (folder, finished),
     ):
         if finished is not None:
             return finished
