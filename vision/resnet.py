@@ -82,7 +82,7 @@ class ImageEncoder(nn.Module):
         self.description = description
         self.backbone = backbone
         self.projector = projector
-        self.feature_dim: int = backbone.config.hidden_sizes[-1]
+        self.feature_dim: int = ARCHITECTURES[description.architecture]["hidden_sizes"][-1]
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch does not declare it
 
     @property
@@ -140,7 +140,7 @@ def build_encoder(
     for module in backbone.modules():
         if isinstance(module, nn.ReLU):  # as in torchvision; the layer before needs its input only
             module.inplace = True
-    features: int = backbone.config.hidden_sizes[-1]
+    features: int = ARCHITECTURES[architecture]["hidden_sizes"][-1]
     hidden = {
         "cifar": (512,),
         "simclr": (features,),
