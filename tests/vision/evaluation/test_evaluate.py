@@ -126,9 +126,22 @@ def test_a_pipe_is_refused_with_a_reason(model, capsys):
     assert "None" not in line
 
 
-def test_too_many_neighbours_are_refused(model, data, capsys):
-    line = refused(capsys, f"--model={model}", "--dataset=colours", "--k=49")
-    assert line.startswith("evaluate.py: error: --k: ")
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize(
+    ("options", "named"), [(["--dataset=colours", "--k=49"], "--k"), ([], "--dataset")]
+)
+def test_bad_options_are_named(model, options, named, capsys):
+    """Too many neighbours; and no images, for a model that no run trained."""
+    line = refused(capsys, f"--model={model}", *options)
+    assert line.startswith(f"evaluate.py: error: {named}: ")
+
+
+def test_encoders_of_different_sizes_are_refused(model, tmp_path, capsys):
+    encoder = tiny_encoder()
+    encoder.input = replace(encoder.input, image_size=24)
+    save_encoder(encoder, tmp_path)
+    options = ["--dataset=shapes", f"--compare={tmp_path}"]
+    assert "--compare: " in refused(capsys, f"--model={model}", *options)
 
 
 def test_undefined_figures_are_left_out(data, evaluate):
