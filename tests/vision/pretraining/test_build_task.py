@@ -11,6 +11,7 @@ from dystress_text.errors import ParameterError
 from dystress_text.losses import QueueInfoNCELoss
 from dystress_text.training.accelerator import make_accelerator
 from vision.pretraining.build_task import (
+    fit_batch,
     make_objective,
     make_optimizer,
     on_device,
@@ -69,6 +70,16 @@ def test_barlow_twins_has_lightlys_rates():
     optimizer = make_optimizer(nn.Linear(2, 2), parse(["--preset=imagenet1k-barlow-twins"]))
     rates = [group["lr"] for group in optimizer.param_groups]
     assert rates == pytest.approx([0.2, 0.0048])
+
+
+def test_the_batch_of_a_preset_is_fitted_to_few_images():
+    settings = parse(["--preset=cifar10"])  # of 128
+    assert fit_batch(settings, 19, 2).training.train_batch_size == 18
+    assert fit_batch(settings, 129, 2) == settings
+    with_batch = parse(["--preset=cifar10", "--train_batch_size=64"])
+    assert fit_batch(with_batch, 19, 2) == with_batch
+    with pytest.raises(ParameterError, match="dataset"):
+        fit_batch(settings, 1, 1)
 
 
 def on(processes, device):

@@ -138,11 +138,13 @@ def test_few_photos(photos, tmp_path, capsys, count, held_out):
         (photos / f"{i}.jpg").unlink()
     out = tmp_path / "out"
     code = pretrain(photos, out, *SHORT, "--no_samples")
+    printed = capsys.readouterr()
     if held_out is None:
         assert code == 2
-        assert "train_batch_size" not in capsys.readouterr().err
+        assert "train_batch_size" not in printed.err
         return
     assert code == 0
+    assert (f"none of {count} images is held out" in printed.out) == (held_out == 0)
     data = record_of(out)["data"]
     assert data["held_out"] == held_out
     assert data["images"] == count - held_out
