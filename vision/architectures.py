@@ -1,7 +1,4 @@
-"""The networks by name, without torch, so that help and errors of options come at once.
-
-It imports nothing.
-"""
+"""The networks by name, without torch, so that help and errors of options come at once."""
 
 from typing import Any
 

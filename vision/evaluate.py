@@ -26,13 +26,11 @@ from vision.evaluation.settings import ImageEvaluationSettings
 
 
 def make_parser() -> SettingsParser:
-    """Return the parser of the program's options."""
     return SettingsParser([ImageEvaluationSettings], "evaluate.py", __doc__)
 
 
 @program("evaluate.py", "interrupted; the result file holds what was finished")
 def main(argv: list[str]) -> None:
-    """Run the program."""
     (settings,) = make_parser().settings(argv)
     require("vision", "this program")
     from transformers.utils import logging

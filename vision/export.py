@@ -22,7 +22,6 @@ from vision.architectures import IN_OTHER_LIBRARIES
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the program's options."""
     parser = OneLineParser("export.py", __doc__)
     parser.add_argument(
         "--model", type=Path, required=True, help="folder that vision/train.py wrote"
@@ -61,7 +60,6 @@ def export(model: Path, output: Path) -> None:
 
 @program("export.py")
 def main(argv: list[str]) -> None:
-    """Run the program."""
     export(**vars(make_parser().parse_args(argv)))
 
 

@@ -87,7 +87,6 @@ class ImageEncoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the weights."""
         return next(self.parameters()).device
 
     def features(self, images: Tensor) -> Tensor:
@@ -306,7 +305,7 @@ def torchvision_names(encoder: ImageEncoder) -> dict[str, Tensor]:
 
 
 def _torchvision_name(name: str) -> str:
-    """Return the name of a tensor in torchvision.
+    """Return torchvision's name for a tensor of the backbone.
 
     ``encoder.stages.S.layers.B.layer.C.convolution.weight`` is
     ``layer(S + 1).B.conv(C + 1).weight`` there, and so on.

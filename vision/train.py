@@ -29,13 +29,11 @@ from vision.pretraining.settings import PROGRAM, PretrainSettings
 
 
 def parse(argv: Sequence[str]) -> PretrainSettings:
-    """Return the settings of a command line."""
     return PretrainSettings.of(parse_options(PROGRAM, argv, "train.py", __doc__))
 
 
 @program("train.py")
 def main(argv: list[str]) -> None:
-    """Run the program."""
     settings = parse(argv)
     require("vision", "this program")
     from transformers.utils import logging

@@ -194,6 +194,7 @@ def test_export_has_torchvisions_names(tmp_path, stem, saved, capsys):
     printed = capsys.readouterr().out
     assert ("network.conv1 = " in printed) == (stem == "cifar")
     card = (tmp_path / "out" / "README.md").read_text()
+    assert ("cannot read this folder" in card) == (stem == "cifar")
     for line in printed.replace(str(file), "resnet18.safetensors").splitlines():
         assert f"    {line}\n" in card
     weights = load_file(file)

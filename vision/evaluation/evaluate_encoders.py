@@ -91,7 +91,8 @@ def evaluate_encoders(settings: ImageEvaluationSettings) -> None:
         subject = Subject(encoder.to(device), train, test, settings, weights)
         for task in tasks:
             start = time.perf_counter()
-            figures = getattr(subject, task)()
+            with seeded(settings.seed, device):  # so that all encoders see the same views
+                figures = getattr(subject, task)()
             seconds = round(time.perf_counter() - start, 2)
             line = {**model, "task": task, "figures": figures, "seconds": seconds, **conditions}
             with _writing("output", file):

@@ -60,13 +60,13 @@ def write_features(
 ) -> None:
     """Write the features of image sets to a file of NumPy arrays.
 
-    ``features`` (n, feature_dim) is float32. ``names`` (n,) has the images' files and ``split``
-    (n,) their sets; with labels there are ``labels`` (n,) and the names of the ``classes``.
+    ``features`` (n, feature_dim) are float32, ``names`` (n,) the file names and ``split`` (n,) the
+    names of the splits. Labelled sets also have ``labels`` (n,) and ``classes``, the class names.
 
     Args:
         file: replaced if it exists.
         encoder: on any device.
-        sets: by the name of the split; all have labels of the same classes, or none has.
+        sets: by the name of the split, all with labels of the same classes or all without.
         batch_size: images that are encoded at a time.
 
     Raises:
@@ -113,8 +113,8 @@ def features_of(encoder: ImageEncoder, inputs: Iterable[Tensor]) -> list[Tensor]
     with torch.autocast(encoder.device.type, enabled=False):
         batches = [encoder.features(batch).float() for batch in inputs]
     encoder.train(training)
-    finite = torch.stack([features.isfinite().all() for features in batches])
-    if not finite.all():  # the only wait for the device
+    # at the end, since it waits for the device
+    if not all(features.isfinite().all() for features in batches):
         reason = "its features have NaN or infinite entries, so no score can be computed"
         raise ParameterError("model", reason)
     return batches

@@ -60,16 +60,17 @@ def accuracies(scores: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[s
 def accuracy_by_class(
     predicted: Tensor, labels: Tensor, classes: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Return ``top1``, the accuracy x 100, and ``images``, their number, of each class with images.
+    """Map each class that has images to ``top1``, its accuracy x 100, and ``images``, the number.
 
     Args:
         predicted: labels, (n,).
         labels: the true ones, (n,).
         classes: names, by label.
     """
+    labels = labels.to(predicted.device)
     by_class = {}
     for label, name in enumerate(classes):
-        of_class = predicted[labels.to(predicted.device) == label]
+        of_class = predicted[labels == label]
         if len(of_class):
             right = int((of_class == label).sum())
             by_class[name] = {"top1": 100 * right / len(of_class), "images": len(of_class)}
@@ -77,7 +78,7 @@ def accuracy_by_class(
 
 
 def cosine_votes(
-    bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int = 200
+    bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int
 ) -> Tensor:
     """Return votes (m, classes) of the k most similar features, each weighing ``exp(s / 0.1)``.
 

@@ -23,7 +23,7 @@ from vision.data.crops import RandomCrop
 from vision.data.images import DecodedImages, ImageSet
 from vision.data.loading import SMALL
 from vision.data.views import RandomViews
-from vision.evaluation.features import image_features, seeded, view_features
+from vision.evaluation.features import image_features, view_features
 from vision.evaluation.fine_tuning import score_classifier, train_classifier
 from vision.evaluation.knn import accuracies, accuracy_by_class, cosine_votes
 from vision.evaluation.probe import augmented_probe, balanced_svm, linear_probe
@@ -35,7 +35,7 @@ from vision.resnet import ImageEncoder
 class Subject:
     """An encoder and the labelled images that it is evaluated on, with a method for each task.
 
-    Features are computed on first use.
+    Features are computed on first use. Tasks draw from torch's random state.
     """
 
     encoder: ImageEncoder  # on the device to use
@@ -70,10 +70,9 @@ class Subject:
             scores = linear_probe(self.bank, self.labels, self.queries, classes, epochs, seed)
         else:
             views = self.crop_and_flip
-            with seeded(seed, self.encoder.device):
-                scores = augmented_probe(
-                    self.encoder, views, self.queries, epochs, seed, settings.batch_size
-                )
+            scores = augmented_probe(
+                self.encoder, views, self.queries, epochs, seed, settings.batch_size
+            )
         return {**self.accuracies(scores), "probe": probe}
 
     def svm(self) -> dict[str, Any]:
@@ -89,8 +88,7 @@ class Subject:
     def geometry(self) -> dict[str, Any]:
         """Measure the features of the test images, as :mod:`dystress_text.losses.geometry` does.
 
-        All encoders see the same views if the seed is the same. Figures that need more images or
-        classes are left out.
+        Figures that need more images or classes are left out.
         """
         settings = self.settings
         image_input = self.encoder.input
@@ -98,8 +96,7 @@ class Subject:
         scale = AT_IMAGENET_SCALE if side > SMALL else {}  # as in the recipes
         augment = SimclrAugment(RandomCrop(side), image_input.mean, image_input.std, **scale)
         views = RandomViews(self.test, augment, 2, settings.seed)
-        with seeded(settings.seed, self.encoder.device):
-            view1, view2 = view_features(self.encoder, views, settings.batch_size)
+        view1, view2 = view_features(self.encoder, views, settings.batch_size)
         truth = self.test.targets.to(self.encoder.device)
         sizes = torch.bincount(truth)
         figures = {"alignment": alignment(view1, view2)}
@@ -116,15 +113,14 @@ class Subject:
     def transfer(self) -> dict[str, Any]:
         """Return the accuracy after fine-tuning on crops and flips of the training images."""
         settings = self.settings
-        with seeded(settings.seed, self.encoder.device):
-            model, loss = train_classifier(
-                self.encoder,
-                self.crop_and_flip,
-                self.weights,
-                settings.transfer_epochs,
-                settings.seed,
-                settings.batch_size,
-            )
+        model, loss = train_classifier(
+            self.encoder,
+            self.crop_and_flip,
+            self.weights,
+            settings.transfer_epochs,
+            settings.seed,
+            settings.batch_size,
+        )
         figures = score_classifier(model, self.test, settings.batch_size)
         return {**figures, "last_loss": loss}
 

@@ -55,8 +55,8 @@ def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> Prepare
     seed = settings.training.seed
     set_seed(seed)
     encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
-    _on_device(encoder, vision, accelerator)
-    objective = _objective(settings, accelerator)
+    on_device(encoder, vision, accelerator)
+    objective = make_objective(settings, accelerator)
     images = load_images(
         vision.dataset,
         "train",
@@ -85,26 +85,26 @@ def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> Prepare
     if held_out and not divided.held_out:
         reason = f"too few for knn_k {vision.knn_k}"
         notes.append(f"none of {len(images):,} images is held out: {reason}")
-    settings = _fitted(settings, len(divided.train), accelerator.num_processes)
+    settings = fit_batch(settings, len(divided.train), accelerator.num_processes)
     # whether each forward pass sees one view of each image
     apart = not vision.one_pass or vision.small_crops == 1
     of_process = settings.training.train_batch_size // accelerator.num_processes
     if apart and of_process < 2 and not vision.sync_batchnorm:
         reason = "batch normalisation needs at least 2 images in each process"
         raise ParameterError("train_batch_size", reason)
-    views = _views(settings, divided.train, encoder.input)
-    online = _online(settings, divided, queries, views, accelerator)
+    views = make_views(settings, divided.train, encoder.input)
+    online = make_online(settings, divided, queries, views, accelerator)
     if online is not None:
         notes.append(online.description)
     metric = settings.training.metric_for_best_model
     if metric is not None and (online is None or metric != online.metric.name):
         reason = f"{metric!r} is not measured; {'; '.join(notes)}"
         raise ParameterError("metric_for_best_model", reason)
-    task = _task(settings, encoder, views, objective, online, accelerator)
+    task = make_task(settings, encoder, views, objective, online, accelerator)
     return PreparedRun(settings, task, divided.examples, tuple(notes))
 
 
-def _fitted(settings: PretrainSettings, count: int, processes: int) -> PretrainSettings:
+def fit_batch(settings: PretrainSettings, count: int, processes: int) -> PretrainSettings:
     """Return the settings; all images are the batch if they are fewer than that of the preset."""
     fewer = count // processes * processes
     batch_size = settings.training.train_batch_size
@@ -116,7 +116,7 @@ def _fitted(settings: PretrainSettings, count: int, processes: int) -> PretrainS
     return replace(settings, training=replace(settings.training, train_batch_size=fewer))
 
 
-def _on_device(module: nn.Module, vision: VisionSettings, accelerator: Accelerator) -> nn.Module:
+def on_device(module: nn.Module, vision: VisionSettings, accelerator: Accelerator) -> nn.Module:
     """Return the module on the device, with synchronised batch statistics if so set."""
     if vision.sync_batchnorm and accelerator.num_processes > 1:
         if accelerator.device.type == "cpu":
@@ -126,7 +126,7 @@ def _on_device(module: nn.Module, vision: VisionSettings, accelerator: Accelerat
     return module.to(accelerator.device)
 
 
-def _objective(settings: PretrainSettings, accelerator: Accelerator) -> Objective:
+def make_objective(settings: PretrainSettings, accelerator: Accelerator) -> Objective:
     """Return a copy of the loss on the device, which gathers the embeddings of all processes."""
     vision = settings.vision
     objective = copy.deepcopy(settings.loss)
@@ -142,7 +142,7 @@ def _objective(settings: PretrainSettings, accelerator: Accelerator) -> Objectiv
     return objective.to(accelerator.device)
 
 
-def _task(
+def make_task(
     settings: PretrainSettings,
     encoder: ImageEncoder,
     views: RandomViews,
@@ -168,13 +168,15 @@ def _task(
         return QueueTask(**common)
     if objective.task == "prototypes":
         prototypes = Prototypes(dim, objective.argument("prototypes"))
-        head = _on_device(prototypes, vision, accelerator)
+        head = on_device(prototypes, vision, accelerator)
         return TeacherTask(**common, head=head, head_in_teacher=True)
-    predictor = _on_device(mlp(dim, PREDICTOR_HIDDEN, dim), vision, accelerator)
+    predictor = on_device(mlp(dim, PREDICTOR_HIDDEN, dim), vision, accelerator)
     return TeacherTask(**common, head=predictor, head_in_teacher=False)
 
 
-def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
+def make_views(
+    settings: PretrainSettings, images: ImageSet, image_input: ImageInput
+) -> RandomViews:
     """Return two views of each image, and any small ones of DINO."""
     vision = settings.vision
     crop = RandomCrop(vision.image_size, vision.min_scale)
@@ -188,7 +190,7 @@ def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput
     return replace(views, others=((small, vision.small_crops),))
 
 
-def _online(
+def make_online(
     settings: PretrainSettings,
     divided: DividedImages,
     queries: ImageSet | None,

@@ -27,7 +27,6 @@ from vision.evaluation.features import image_features, seeded, view_features
 from vision.evaluation.knn import OnlineKnn
 from vision.resnet import ImageEncoder
 
-METRIC = Metric("held_out", "agreement", "held-out pictures: agreement of two views x 100")
 FEWEST = 5  # pictures to hold out, but at most a quarter
 SEARCHED = 500  # training pictures among which neighbours are searched
 MEASURED = 50  # least number of pairs of views; fewer pictures have several pairs each
@@ -101,7 +100,7 @@ class HeldOutAgreement:
     k: int
     batch_size: int  # images that are encoded at a time
 
-    metric = METRIC
+    metric = Metric("held_out", "agreement", "held-out pictures: agreement of two views x 100")
 
     @property
     def counts(self) -> dict[str, int]:
@@ -113,7 +112,7 @@ class HeldOutAgreement:
         pictures = len(self.views.images)
         chance = 100 * self.k / pictures
         return (
-            f"{METRIC.name}: {self.count:,} pictures are held out; is one view of each among "
+            f"{self.metric.name}: {self.count:,} pictures are held out; is one view of each among "
             f"the {self.k} nearest of {pictures:,} to the other? By chance {chance:.1f} of 100"
         )
 
@@ -124,7 +123,7 @@ class HeldOutAgreement:
             with seeded(views.seed, encoder.device):
                 first, second = view_features(encoder, views, self.batch_size)
             figures.append(agreement(first, second, self.count, self.k))
-        return {METRIC.name: sum(figures) / len(figures)}
+        return {self.metric.name: sum(figures) / len(figures)}
 
 
 OnlineMeasure = OnlineKnn | HeldOutAgreement  # of the encoder, while it trains

@@ -43,7 +43,7 @@ def pretrain(settings: PretrainSettings) -> RunRecord:
     accelerator = make_accelerator(settings.training)
     with (
         pixel_limit(settings.vision.max_pixels),
-        open_run(accelerator, settings.training, settings.asked()) as (folder, finished),
+        open_run(accelerator, settings.training, settings.requested()) as (folder, finished),
     ):
         if finished is not None:
             return finished
@@ -105,9 +105,7 @@ def _identity(images: ImageSet, settings: PretrainSettings, folder: Path) -> dic
     before = find_record(folder).data
     if settings.vision.skip_corrupt and settings.training.resumes and before.get("files") == files:
         return {"files": files, "id": before["id"]}
-    content = files
-    if isinstance(images, DecodedImages):
-        content = images.checksum()
+    content = images.checksum() if isinstance(images, DecodedImages) else files
     return {"files": files, "id": f"{images.name}, {len(images)} images, {content}"}
 
 

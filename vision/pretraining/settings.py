@@ -209,8 +209,8 @@ class PretrainSettings:
         options |= vars(self.vision) | vars(self.training)
         return options | absolute_paths(options)
 
-    def asked(self) -> dict[str, Any]:
-        """Return the options that a finished run must have; the batch only if the user set it."""
+    def requested(self) -> dict[str, Any]:
+        """Return the options that a finished run must equal: the batch only if the user set it."""
         options = self.options()
         if "train_batch_size" not in self.user_options:
             del options["train_batch_size"]

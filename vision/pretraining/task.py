@@ -43,7 +43,7 @@ class PretrainTask:
 
     @property
     def model(self) -> nn.Module:
-        """Return what the optimiser trains: the encoder, with a head in :class:`TeacherTask`."""
+        """Return the network to optimise: the encoder, in :class:`TeacherTask` with its head."""
         return self.encoder
 
     @property
@@ -86,10 +86,7 @@ class PretrainTask:
 
 @dataclass(eq=False, kw_only=True)
 class MomentumTask(PretrainTask):
-    """The base of MoCo, BYOL and DINO: a second network follows the trained one.
-
-    It takes no gradient.
-    """
+    """The base of MoCo, BYOL and DINO: a second network, without gradients, follows the trained."""
 
     momentum: float  # of the weights of the second network
     # the precision in which it runs, such as accelerate's ``autocast``
@@ -108,7 +105,7 @@ class MomentumTask(PretrainTask):
         return nn.ModuleDict({"objective": self.objective, "key_encoder": self.key_encoder})
 
     def momentum_at(self, run_fraction: float) -> float:
-        """Return the momentum of a step after this fraction of the run."""
+        """Return the momentum for a step after a fraction of the run."""
         return self.momentum
 
     @torch.no_grad()

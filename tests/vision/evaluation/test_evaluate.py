@@ -126,9 +126,22 @@ def test_a_pipe_is_refused_with_a_reason(model, capsys):
     assert "None" not in line
 
 
-def test_too_many_neighbours_are_refused(model, data, capsys):
-    line = refused(capsys, f"--model={model}", "--dataset=colours", "--k=49")
-    assert line.startswith("evaluate.py: error: --k: ")
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize(
+    ("options", "named"), [(["--dataset=colours", "--k=49"], "--k"), ([], "--dataset")]
+)
+def test_bad_options_are_named(model, options, named, capsys):
+    """Too many neighbours; and no images, for a model that no run trained."""
+    line = refused(capsys, f"--model={model}", *options)
+    assert line.startswith(f"evaluate.py: error: {named}: ")
+
+
+def test_encoders_of_different_sizes_are_refused(model, tmp_path, capsys):
+    encoder = tiny_encoder()
+    encoder.input = replace(encoder.input, image_size=24)
+    save_encoder(encoder, tmp_path)
+    options = ["--dataset=shapes", f"--compare={tmp_path}"]
+    assert "--compare: " in refused(capsys, f"--model={model}", *options)
 
 
 def test_undefined_figures_are_left_out(data, evaluate):
@@ -140,7 +153,8 @@ def test_undefined_figures_are_left_out(data, evaluate):
     assert "auc" not in of_classifier["figures"]
 
 
-def test_batch_size_rules_every_task(evaluate, monkeypatch):
+@pytest.mark.parametrize("batch_size", [3, 7])
+def test_batch_size_rules_every_task(evaluate, batch_size, monkeypatch):
     encoded = []
     features = ImageEncoder.features
 
@@ -150,10 +164,10 @@ def test_batch_size_rules_every_task(evaluate, monkeypatch):
 
     monkeypatch.setattr(ImageEncoder, "features", counted)
     epochs = ["--probe=augmented", "--probe_epochs=1", "--transfer_epochs=1"]
-    evaluate("--batch_size=7", "--k=5", *epochs, "--tasks", *TASKS)
+    evaluate(f"--batch_size={batch_size}", "--k=5", *epochs, "--tasks", *TASKS)
     # train and test; probe; test, twice; fine-tuning; test
     assert sum(encoded) == 48 + 21 + 48 + 2 * 21 + 48 + 21
-    assert max(encoded) == 7
+    assert max(encoded) == batch_size
 
 
 @pytest.mark.parametrize(("k", "has_top5"), [(4, False), (5, True)])

@@ -5,6 +5,7 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_score
 from vision_cases import as_float, colour_images, tiny_encoder, whole
 
+from dystress_text.errors import TrainingError
 from vision.evaluation import fine_tuning
 from vision.evaluation.fine_tuning import (
     new_classifier,
@@ -39,7 +40,7 @@ def test_a_step_is_gradient_descent_on_the_weighted_loss(classes, rate):
 def test_parts_of_a_step_add_up_to_its_gradient(classes, encoded_at_once, monkeypatch):
     """Without batch statistics; of 11 images, so that no part size divides them."""
     monkeypatch.setattr(torch.nn.BatchNorm2d, "train", lambda self, mode=True: self)
-    encoder = tiny_encoder().eval()
+    encoder = tiny_encoder()
     for module in encoder.modules():
         module.training = False
     train = colour_images(11, classes)
@@ -49,6 +50,19 @@ def test_parts_of_a_step_add_up_to_its_gradient(classes, encoded_at_once, monkey
     assert loss == pytest.approx(whole_loss, rel=1e-4)
     ours = list(model.parameters())
     torch.testing.assert_close(ours, list(expected.parameters()), rtol=1e-3, atol=1e-4)
+
+
+def test_no_part_and_no_step_has_a_single_image(monkeypatch):
+    """It has no batch statistics."""
+    monkeypatch.setattr(fine_tuning, "BATCH_SIZE", 4)
+    train = colour_images(9)
+    train_classifier(tiny_encoder(), whole(train), torch.ones(3), 1, encoded_at_once=1)
+
+
+def test_divergence_is_an_error():
+    weights = torch.full((3,), torch.inf)
+    with pytest.raises(TrainingError, match="epoch 1:"):
+        train_classifier(tiny_encoder(), whole(colour_images(6)), weights, 3)
 
 
 @pytest.mark.parametrize(("classes", "first"), [(3, 0.1), (2, 1.0)])

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import accuracy_score
 from sklearn.neighbors import KNeighborsClassifier
-from vision_cases import clouds
+from vision_cases import clouds, colour_images, tiny_encoder
 
 from vision.evaluation import knn
-from vision.evaluation.knn import accuracies, cosine_votes, top_accuracy
+from vision.evaluation.features import image_features
+from vision.evaluation.knn import OnlineKnn, accuracies, cosine_votes, top_accuracy
 
 
 def weight(distance):
@@ -41,7 +43,8 @@ def test_accuracies_by_hand():
     assert of_classes["top5"] == 50
     assert of_classes["by_class"]["a"] == {"top1": 100, "images": 1}
     assert of_classes["by_class"].keys() == set("aefg")
-    assert accuracies(torch.eye(5), torch.arange(5), "abcde")["top5"] is None
+    for few in ("abc", "abcde"):
+        assert accuracies(torch.eye(len(few)), torch.arange(len(few)), few)["top5"] is None
 
 
 def test_of_equal_scores_the_lower_class_wins():
@@ -54,3 +57,17 @@ def test_of_equal_scores_the_lower_class_wins():
 def test_a_class_without_a_vote_is_not_predicted():
     scores = torch.tensor([[1.0, -torch.inf, -torch.inf]])
     assert top_accuracy(scores, torch.tensor([1]), 2) == 0
+
+
+def test_the_accuracy_while_training_is_that_of_scikit_learn():
+    """With labels by chance, so that second guesses are often right."""
+    train = colour_images(40)
+    test = colour_images(30, seed=1)
+    train.labels.copy_(torch.arange(40) // 14)
+    encoder = tiny_encoder()
+    metrics = OnlineKnn(train, test, 5, batch_size=16)(encoder)
+    bank = image_features(encoder, train, 16)
+    queries = image_features(encoder, test, 16)
+    predicted = probabilities(bank, train.labels, queries, 5).argmax(1)
+    accuracy = 100 * accuracy_score(test.labels, predicted)
+    assert metrics == {"knn5": pytest.approx(accuracy)}

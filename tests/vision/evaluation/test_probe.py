@@ -45,7 +45,7 @@ def test_the_probe_of_fixed_features_is_the_formula(batch_size, monkeypatch):
     if batch_size != 256:
         monkeypatch.setattr(probe, "BATCH_SIZE", batch_size)
     x, labels, queries, _ = clouds(260, 40, classes=4)
-    x = x.double()
+    x = 10 + x.double()  # far from 0, as the features of an untrained encoder
     scores = probe.linear_probe(x, labels, queries.double(), 4, epochs=4, seed=3)
     mean = x.mean(0)
     scale = x.var(0, correction=0).mean().sqrt()
@@ -54,6 +54,13 @@ def test_the_probe_of_fixed_features_is_the_formula(batch_size, monkeypatch):
     steps = math.ceil(260 / batch_size)
     expected = probe_by_hand(lambda epoch: seen, labels, asked, batch_size, steps, 4)
     assert scores.numpy() == pytest.approx(expected, abs=1e-10)
+
+
+def test_equal_features_are_not_told_apart():
+    """Their differences are rounding errors."""
+    x, labels, queries, _ = clouds(30, 7, classes=4)
+    scores = probe.linear_probe(torch.full_like(x, 10.1), labels, queries, 4, epochs=2, seed=0)
+    assert torch.equal(scores, scores[:1].expand(7, 4))
 
 
 class Same(torch.nn.Module):

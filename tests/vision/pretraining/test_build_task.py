@@ -1,5 +1,7 @@
 """What settings make: optimisers, and a step of each kind of task."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from meta_cases import META, leave_autocast_out, step, to_meta
@@ -8,7 +10,14 @@ from torch import nn
 from dystress_text.errors import ParameterError
 from dystress_text.losses import QueueInfoNCELoss
 from dystress_text.training.accelerator import make_accelerator
-from vision.pretraining.build_task import make_optimizer, prepare_run
+from vision.pretraining.build_task import (
+    fit_batch,
+    make_objective,
+    make_optimizer,
+    on_device,
+    prepare_run,
+)
+from vision.pretraining.settings import VisionSettings
 from vision.train import parse
 
 
@@ -61,6 +70,39 @@ def test_barlow_twins_has_lightlys_rates():
     optimizer = make_optimizer(nn.Linear(2, 2), parse(["--preset=imagenet1k-barlow-twins"]))
     rates = [group["lr"] for group in optimizer.param_groups]
     assert rates == pytest.approx([0.2, 0.0048])
+
+
+def test_the_batch_of_a_preset_is_fitted_to_few_images():
+    settings = parse(["--preset=cifar10"])  # of 128
+    assert fit_batch(settings, 19, 2).training.train_batch_size == 18
+    assert fit_batch(settings, 129, 2) == settings
+    with_batch = parse(["--preset=cifar10", "--train_batch_size=64"])
+    assert fit_batch(with_batch, 19, 2) == with_batch
+    with pytest.raises(ParameterError, match="dataset"):
+        fit_batch(settings, 1, 1)
+
+
+def on(processes, device):
+    """What an accelerator says of the processes of a launch."""
+    return SimpleNamespace(num_processes=processes, device=torch.device(device))
+
+
+def test_batch_statistics_are_synchronised_on_several_gpus():
+    """The meta device stands for a GPU."""
+    norm = nn.Sequential(nn.BatchNorm1d(2))
+    on_device(norm, VisionSettings(), on(2, "meta"))
+    vision = VisionSettings(sync_batchnorm=True)
+    on_device(norm, vision, on(1, "meta"))
+    assert type(norm[0]) is nn.BatchNorm1d
+    with pytest.raises(ParameterError, match="sync_batchnorm"):
+        on_device(norm, vision, on(2, "cpu"))
+    on_device(norm, vision, on(2, "meta"))
+    assert type(norm[0]) is nn.SyncBatchNorm
+
+
+def test_a_queue_on_several_processes_needs_synchronised_statistics():
+    with pytest.raises(ParameterError, match="sync_batchnorm"):
+        make_objective(parse(["--loss=queue(0.1)"]), on(2, "meta"))
 
 
 def test_a_queue_of_another_width_is_refused():

@@ -138,11 +138,13 @@ def test_few_photos(photos, tmp_path, capsys, count, held_out):
         (photos / f"{i}.jpg").unlink()
     out = tmp_path / "out"
     code = pretrain(photos, out, *SHORT, "--no_samples")
+    printed = capsys.readouterr()
     if held_out is None:
         assert code == 2
-        assert "train_batch_size" not in capsys.readouterr().err
+        assert "train_batch_size" not in printed.err
         return
     assert code == 0
+    assert (f"none of {count} images is held out" in printed.out) == (held_out == 0)
     data = record_of(out)["data"]
     assert data["held_out"] == held_out
     assert data["images"] == count - held_out
@@ -152,6 +154,18 @@ def test_no_name_is_not_the_working_directory(photos, tmp_path, monkeypatch, cap
     monkeypatch.chdir(photos)
     assert pretrain("", tmp_path / "out") == 2
     assert "--dataset" in capsys.readouterr().err
+
+
+def test_few_pictures_are_seen_in_several_pairs_of_views(prepared, monkeypatch):
+    seeds = []
+
+    def features(encoder, views, batch_size):
+        seeds.append(views.seed)
+        return torch.ones(24, 4), torch.ones(24, 4)
+
+    monkeypatch.setattr(held_out, "view_features", features)
+    prepared("--seed=3").task.evaluate()
+    assert seeds == [3, 4]
 
 
 def test_the_figure_depends_on_the_seed_alone(prepared):

@@ -59,6 +59,24 @@ def test_who_sees_which_views_and_who_learns(kind, one_pass):
         assert ("head.weight" in keys) == (kind == "dino")
 
 
+class WithSmall(BrightAndDark):
+    """Views without chance, and a small one."""
+
+    def on_device(self, batch):
+        images = super().on_device(batch)
+        return [*images, images[0][:, :, :8, :8]]
+
+
+@pytest.mark.parametrize("one_pass", [False, True])
+def test_the_student_alone_sees_small_views(one_pass):
+    task = make_task("dino", one_pass)
+    task.views = WithSmall(task.views.images, None)
+    embeddings = task.embed(task.model, task.load(torch.arange(6).numpy(), 0)).views
+    small = task.views.on_device(task.load(torch.arange(6).numpy(), 0))[2]
+    assert len(embeddings) == 5
+    torch.testing.assert_close(embeddings[2], task.model(small))
+
+
 @pytest.mark.parametrize("kind", ["queue", "byol", "dino"])
 def test_a_teachers_momentum_rises_to_one(kind):
     task = make_task(kind)
