@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from dystress_text.evaluation.statistics import Estimate
 
 Picture = tuple[str, str]  # description, and the picture as a URI
-Curve = dict[int, float | None]  # a value by step; None, drawn as a gap, if it was not finite
+Curve = dict[int, float]  # a value by step; None in JSON, and a gap here, if it was not finite
 WIDTH = 9 / 2.54  # inches of a plot: it fits the screen of a phone
 _ENVIRONMENT = (
     "program",

@@ -14,6 +14,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,7 @@ def versions(*more: str) -> dict[str, str]:
     return {"python": platform.python_version(), **{name: _version_of(name) for name in packages}}
 
 
+@cache
 def _version_of(package: str) -> str:
     try:
         return version(package)

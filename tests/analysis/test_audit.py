@@ -32,10 +32,10 @@ def model(tiny_bert):
 
 @pytest.mark.parametrize(("loss", "tau"), [(InfoNCELoss(0.0107), 0.0107), ("ntxent(0.3)", 0.3)])
 def test_constant_between_grid_points(loss, tau, model):
-    found = dystress_text.audit(model, make_sentences(120), loss, batch_size=60)
+    found = dystress_text.audit(model, make_sentences(179), loss, batch_size=60)
     assert found.tau == pytest.approx(tau, rel=0.01)
     assert found.total_variation < 0.01
-    assert found.negatives > 0
+    assert found.negatives % (2 * 60 * 59) == 0  # the incomplete third batch is left out
     assert not model.training
 
 

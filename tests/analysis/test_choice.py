@@ -30,6 +30,7 @@ def correlation(values, units=slice(None)):
 
 LEXICAL = noisy(8)
 UNTRAINED = noisy(9)
+RESULT = Result.of_entry({"nDCG@10": 50.0}, "retrieval", "c", {"model": "m"})
 MEASURED = {  # similarities by temperature, then by seed
     "0.05": [noisy(4), noisy(4)],
     "0.1": [noisy(1), noisy(1)],
@@ -96,9 +97,7 @@ def test_units_that_did_not_choose(lines):
 
 def with_units(**columns):
     """A result with the similarity and score of each pair, or each query's nDCG@10."""
-    entry = {"nDCG@10": 50.0}
-    result = Result.of_entry(entry, "retrieval", "c", {"model": "m"})
-    return replace(result, each={name: values.tolist() for name, values in columns.items()})
+    return replace(RESULT, each={name: values.tolist() for name, values in columns.items()})
 
 
 def test_choosing_and_measuring_on_the_same_queries_flatters():

@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 from sweep_runs import record_of
 
-from dystress_text.analysis.finished_run import outcome_lines
+from dystress_text.analysis.finished_run import FinishedRun, outcome_lines
 from dystress_text.cli.text_table import cell
 from dystress_text.evaluation.statistics import spread
 from dystress_text.finetuning.arguments import parse
@@ -44,6 +45,7 @@ def test_gain_on_held_out_rows(shares):
     found = held_out(gains, untrained=untrained, trained=trained, lexical={METRIC: 61.04})
     low, high = stats.norm.interval(0.95, gains.mean(), stats.sem(gains))
     figures, line, *_, kept = outcome_lines(found)
+    assert repr(FinishedRun(Path("out"), found)).splitlines()[1:-1] == outcome_lines(found)[:3]
     expected = [20.0, trained[METRIC], 61.04, 1]
     assert numbers(figures.partition("untrained")[2]) == pytest.approx(expected, abs=0.01)
     expected = [gains.mean(), low, high, 80]

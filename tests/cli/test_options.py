@@ -43,6 +43,7 @@ def test_arguments_become_fields(line, expected):
     [
         ("rate", 1.0),
         ("rate", float("nan")),
+        ("rate", None),
         ("rate", np.float32(1)),
         ("rate", torch.tensor([0.5])),
         ("rank", 0.5),

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from datasets import Dataset
 from hub_server import hub_server, with_hub
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError, UserError
 from dystress_text.finetuning.settings import TextSettings
 from dystress_text.finetuning.texts import table_text
-from dystress_text.io.tables import is_table, open_table
+from dystress_text.io.tables import is_table, open_table, python_table
 
 SENTENCES = ['the cat, it "sat"', "a line\nand another", "plain", "", "caf\u00e9 \U0001f600"]
 LINES = ['the cat, it "sat"', "a line and another", "plain", "caf\u00e9 \U0001f600"]
@@ -66,6 +67,42 @@ def test_reads_a_data_set_of_the_hub(tmp_path, monkeypatch):
         monkeypatch.setenv("DYSTRESS_CACHE", str(tmp_path / "cache"))
         found = lines_of("someone/texts")
     assert found == [f"number {i}" for i in range(5)]
+
+
+ROW = {"a": "x", "b": "y"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "columns", "rows"),
+    [
+        (pd.Series(["x", "y"]), ["text"], [("x",), ("y",)]),
+        (iter([("x", "y")]), ["anchor", "positive"], [("x", "y")]),
+        ([list("xyzv")], ["anchor", "positive", "negative", "negative_2"], [tuple("xyzv")]),
+        (Dataset.from_list([ROW]), ["a", "b"], [("x", "y")]),
+        (Dataset.from_list([ROW]).with_format("torch", ["b"]), ["b"], [("y",)]),
+        (Dataset.from_list([ROW]).with_transform(lambda _: {"c": ["z"]}), ["c"], [("z",)]),
+    ],
+)
+def test_data_in_memory(texts, columns, rows):
+    table = python_table(texts)
+    assert list(table.columns) == columns
+    assert list(table.rows(columns)) == rows
+
+
+@pytest.mark.parametrize(
+    ("texts", "named"),
+    [
+        ([], "empty"),
+        ("a text", "str"),
+        (pd.DataFrame([ROW]), "DataFrame"),
+        ([("a", "b"), ("c", "d", "e")], "item 1: expected 2"),
+        ([("a", "b"), ("c", 5)], "item 1: .*int"),
+        (["a", None], "item 1: .*NoneType"),
+    ],
+)
+def test_other_data_in_memory_are_refused(texts, named):
+    with pytest.raises(ParameterError, match=f"^texts: .*{named}"):
+        python_table(texts)
 
 
 def test_tsv_has_no_quotation_marks(tmp_path):

@@ -9,7 +9,7 @@ import snowballstemmer
 from bm25s import stopwords
 
 from dystress_text.errors import ParameterError
-from dystress_text.io.words import LANGUAGES, WordReader, language_of
+from dystress_text.io.words import LANGUAGES, WordReader, language_of, reader_for
 
 # a sentence or two of each language with stop words
 EXAMPLES = {
@@ -50,6 +50,22 @@ def test_every_language_stems():
             WordReader(language)
         assert error.value.parameter == "language"
         assert "\n" not in str(error.value)
+
+
+def test_the_reader_for_a_language_or_for_texts():
+    assert reader_for("finnish", [EXAMPLES["german"]]) == WordReader("finnish")
+    assert reader_for("none", [EXAMPLES["german"]]) == WordReader(None)
+    # of 3,500 texts every fourth is read
+    texts = [EXAMPLES["french"]] * 3500
+    texts[4::4] = [EXAMPLES["german"]] * 874
+    assert reader_for(None, texts) == WordReader("german")
+
+
+def test_names_and_titles_of_readers():
+    assert (WordReader(None).name, WordReader("english").name) == ("none", "english")
+    assert WordReader(None).title == "words and first letters"
+    assert WordReader("english").title == "English stems"
+    assert WordReader("english", keep_stop_words=True).title == "English stems, stop words kept"
 
 
 def test_a_language_without_stop_words_keeps_all_words():

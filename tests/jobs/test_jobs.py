@@ -8,9 +8,7 @@ import csv
 import gettext
 import html
 import json
-import os
 import re
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,6 @@ import pytest
 import torch
 from conftest import reset_accelerator
 from datasets import Dataset
-from processes import finish, start, wait_for
 from scipy.stats import bootstrap, spearmanr, t
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.evaluation import InformationRetrievalEvaluator
@@ -32,7 +29,6 @@ from test_documents import (
     write_inputs,
 )
 from torch.nn.functional import cross_entropy, normalize
-from trainer_cases import logged, outcome
 
 import dystress_text
 from dystress_text import __main__ as dystress
@@ -56,6 +52,16 @@ def read_lines(file):
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+def relevant_in(collection, documents):
+    """The relevant documents of each query that has some among these."""
+    relevant = {}
+    for line in (collection / "qrels.tsv").read_text().splitlines()[1:]:
+        query, document, _ = line.split("\t")
+        if document in documents:
+            relevant.setdefault(query, set()).add(document)
+    return relevant
+
+
 @pytest.fixture
 def cisi(shared):
     """Titles and beginnings of 500 documents, and an evaluator of the search in them."""
@@ -63,11 +69,7 @@ def cisi(shared):
     documents = read_lines(place / "corpus.jsonl")
     queries = read_lines(place / "queries.jsonl")
     rows = {row["_id"]: (row["title"], row["text"][:300]) for row in documents[:500]}
-    relevant = {}
-    for line in (place / "qrels.tsv").read_text().splitlines()[1:]:
-        query, document, _ = line.split("\t")
-        if document in rows:
-            relevant.setdefault(query, set()).add(document)
+    relevant = relevant_in(place, rows)
     evaluator = InformationRetrievalEvaluator(
         {row["_id"]: row["text"] for row in queries if row["_id"] in relevant},
         {name: " ".join(cells) for name, cells in rows.items()},
@@ -182,46 +184,31 @@ def shown_difference(printed, name, other):
 
 
 @pytest.mark.slow(30)
-def test_the_differences_of_models_on_own_pairs_and_own_search(shared, capsys):
-    """Their intervals are those of SciPy's paired bootstrap."""
+def test_the_difference_of_models_on_own_search(shared, capsys):
+    """Its interval is that of SciPy's paired bootstrap, of scikit-learn's nDCG."""
     cisi = shared / "data" / "retrieval" / "cisi"
     Path("COLLECTION").symlink_to(cisi)
     folders = ["mine-0/", "mine-1/", "mine-2/"]
     for steps, folder in enumerate(folders, 1):
         options = {"train_file": "mine.txt", "max_steps": 4**steps}
         dystress_text.train("own-text", output_dir=folder, **options)
-    on_pairs, on_search = commands("evaluate.md", "--retrieval COLLECTION")
-
-    similarities, scores = pair_similarities([folders[2], folders[0]])
-
-    def gain(ours, theirs, scores):
-        return 100 * (spearmanr(ours, scores).statistic - spearmanr(theirs, scores).statistic)
-
-    drawn = resampled(gain, *similarities, scores)
-    expected = [gain(*similarities, scores), *np.quantile(drawn, [0.025, 0.975])]
-    capsys.readouterr()
-    run(on_pairs)
-    shown = shown_difference(capsys.readouterr().out, folders[2], folders[0])
-    assert shown == pytest.approx(expected, abs=0.3)
-
-    documents = read_lines(cisi / "corpus.jsonl")
-    places = {row["_id"]: place for place, row in enumerate(documents)}
-    texts = [f"{row['title']} {row['text']}" for row in documents]
-    relevant = {}
-    for line in (cisi / "qrels.tsv").read_text().splitlines()[1:]:
-        query, document, _ = line.split("\t")
-        relevant.setdefault(query, np.zeros(len(texts)))[places[document]] = 1
+    documents = {
+        row["_id"]: f"{row['title']} {row['text']}" for row in read_lines(cisi / "corpus.jsonl")
+    }
+    relevant = relevant_in(cisi, documents)
     queries = [row for row in read_lines(cisi / "queries.jsonl") if row["_id"] in relevant]
+    gains = np.zeros(len(queries))
     for folder, sign in ((folders[2], 100), (folders[0], -100)):
         model = load(folder)
-        found = model.encode_query([row["text"] for row in queries])
-        similarity = model.similarity(found, model.encode_document(texts)).numpy()
-        for query, row in zip(queries, similarity, strict=True):
-            ndcg = ndcg_score([relevant[query["_id"]]], [row], k=10)
-            query["gain"] = query.get("gain", 0) + sign * ndcg
-    gains = np.array([query["gain"] for query in queries])
+        vectors = model.encode_query([row["text"] for row in queries])
+        similarity = model.similarity(vectors, model.encode_document([*documents.values()])).numpy()
+        for place, query in enumerate(queries):
+            scores = [document in relevant[query["_id"]] for document in documents]
+            gains[place] += sign * ndcg_score([scores], [similarity[place]], k=10)
     drawn = resampled(np.mean, gains)
-    run(on_search)
+    _, command = commands("evaluate.md", "--retrieval COLLECTION")
+    capsys.readouterr()
+    run(command)
     shown = shown_difference(capsys.readouterr().out, folders[2], folders[0])
     assert shown == pytest.approx([gains.mean(), *np.quantile(drawn, [0.025, 0.975])], abs=0.3)
 
@@ -442,20 +429,3 @@ def test_german_and_japanese(place, name, language):
     by_hand = 100 * np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0).mean()
     assert trained == pytest.approx(by_hand, abs=0.1)  # ties
     assert trained > lexical > 12
-
-
-@pytest.mark.slow(40)
-def test_preemption():
-    """A run that is stopped by SIGTERM and resumed equals an uninterrupted one bit by bit."""
-    (command,) = commands("train.md", "--resume_from_checkpoint auto")
-    line = [*command.arguments, *SHORT, "--max_steps=30", "--logging_steps=1", "--save_steps=20"]
-    out = Path("out_long")
-    whole = Path("whole")
-    process = start(line, "errors")
-    wait_for(lambda: logged(out) >= 5, process)
-    os.kill(process.pid, signal.SIGTERM)
-    assert finish(process) == 143
-    assert json.loads((out / "run.json").read_text())["state"] == "interrupted"
-    for again in (line, [*line, f"--output_dir={whole}"]):
-        assert finish(start(again, "errors")) == 0, Path("errors").read_text()
-    assert outcome(out) == outcome(whole)
