@@ -95,21 +95,15 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or bool(torch_failed)
 
 
-def new_name(word: str, known: Iterable[str]) -> str | None:
-    """Return the known name for a name of 0.2 or of another program; None if there is none."""
-    other = OTHER_NAMES.get(word.lstrip("-").replace("-", "_").lower())
-    return next((name for name in known if name.lstrip("-") == other), None)
-
-
 def meant(word: str, known: Iterable[str]) -> str:
     """Return a suggestion such as ``(did you mean own-text?)`` for a misspelled name, else "".
 
     Only close spellings count: ``do_train`` does not suggest ``mlp_only_train``.
     """
-    other = new_name(word, known)
-    if other is not None:
-        return f" (here it is {other})"
     by_letters = {_letters(name): name for name in known}
+    other = _letters(OTHER_NAMES.get(word.lstrip("-").replace("-", "_").lower(), ""))
+    if other in by_letters:
+        return f" (here it is {by_letters[other]})"
     near = difflib.get_close_matches(_letters(word), by_letters, 1, 0.8)
     return f" (did you mean {by_letters[near[0]]}?)" if near else ""
 

@@ -19,7 +19,6 @@ from dystress_text.errors import (
     UserError,
     is_out_of_memory,
     meant,
-    new_name,
     reason_of,
 )
 
@@ -65,8 +64,7 @@ class OneLineParser(argparse.ArgumentParser):
                 unknown.append(name)
         if unknown:
             named = ", ".join(name + meant(name, shown) for name in unknown)
-            is_former = all(new_name(name, shown) for name in unknown)
-            more = f"; {self.epilog}" if self.epilog and not is_former else ""
+            more = f"; {self.epilog}" if self.epilog else ""
             raise UserError(f"unknown option {named} (see --help){more}")
         parsed, rest = super().parse_known_args(argv, namespace)
         if hasattr(parsed, "local_rank"):
