@@ -96,7 +96,8 @@ def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
     left, top, right, bottom = crops.boxes.T[..., None]  # (n, 1) each
     x = _coordinates(left, right - left, mirrored, width)
     y = _coordinates(top, bottom - top, steps, height)
-    columns, rows = torch.broadcast_tensors(x[:, None, :], y[:, :, None])
+    columns = x[:, None, :].expand(-1, size, -1)
+    rows = y[:, :, None].expand(-1, -1, size)
     grid = torch.stack((columns, rows), dim=3)  # (n, size, size, 2)
     return F.grid_sample(images.float() / 255, grid, "bilinear", "border", align_corners=False)
 
