@@ -206,16 +206,16 @@ def test_a_run_goes_on_after_a_photo_is_damaged(photos, tmp_path, capsys, monkey
     out = tmp_path / "out"
     bad = photos / "train" / "dog" / "L.jpg"
     content = bad.read_bytes()
-    crops = EncodedImages.crops
+    to_crop = EncodedImages.to_crop
     flags = [*PHOTOS, "--max_steps=9", "--knn_k=0"]
 
     def damaged(self, rows, kinds, key):
         if key[-1] == 6:
             bad.write_bytes(content[:300])
-        return crops(self, rows, kinds, key)
+        return to_crop(self, rows, kinds, key)
 
     with monkeypatch.context() as patch:
-        patch.setattr(EncodedImages, "crops", damaged)
+        patch.setattr(EncodedImages, "to_crop", damaged)
         assert run(photos, out, *flags) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     step = int(re.search(r"L\.jpg .*step (\d) is saved", line)[1])
