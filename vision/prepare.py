@@ -21,7 +21,7 @@ from dystress_text.errors import ParameterError
 from dystress_text.io.prepared_data import Manifest
 from dystress_text.preparation import command
 from dystress_text.preparation.data_sets import Request
-from vision.data.image_sets import CATALOG, ImageData
+from vision.data.catalogue import CATALOG, ImageData
 
 
 def make_parser() -> OneLineParser:

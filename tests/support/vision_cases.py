@@ -12,7 +12,7 @@ from PIL import Image
 
 from dystress_text.preparation import prepare as preparation
 from vision import train
-from vision.data.image_sets import CATALOG
+from vision.data.catalogue import CATALOG
 from vision.data.images import DecodedImages
 from vision.data.prepare_images import build
 from vision.resnet import ImageInput, build_encoder

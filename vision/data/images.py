@@ -40,7 +40,7 @@ EVALUATION_CROP = 7 / 8  # 224 of 256
 _SAMPLE = 1000  # files that are decoded for mean and deviation
 DECODERS = ThreadPoolExecutor(thread_name_prefix="decode")  # its threads start when it is used
 T = TypeVar("T")
-Kinds = Sequence[tuple[RandomCrop, int]]  # of crops, each with its number of crops of an image
+Kinds = Iterable[tuple[RandomCrop, int]]  # of crops, each with its number of crops of an image
 
 
 class NoAccuracyError(ParameterError):
@@ -253,6 +253,7 @@ class EncodedImages(ImageSet):
             raise DataError(f"{error}; skip_corrupt leaves such images out") from error
 
     def to_crop(self, rows: NDArray[np.int64], kinds: Kinds, key: tuple[int, ...]) -> Batch:
+        kinds = [*kinds]
         # the smallest crops keep twice their views' side in a picture that is decoded smaller
         enough = max(2 * crop.size / math.sqrt(ASPECT[0] * crop.min_scale) for crop, _ in kinds)
 

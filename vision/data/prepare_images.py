@@ -15,8 +15,8 @@ from dystress_text.errors import DataError, reason_of
 from dystress_text.io.prepared_data import CLASSES, Manifest, read_manifest
 from dystress_text.preparation.data_sets import Request
 from dystress_text.preparation.prepare import files_of
+from vision.data.catalogue import ImageData
 from vision.data.folders import read_folder
-from vision.data.image_sets import ImageData
 from vision.data.parquet_files import columns_of
 
 _ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}
@@ -61,9 +61,10 @@ def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Pat
                 f"{entry.name}: {path} is damaged or has an unexpected layout: {reason_of(error)}"
             ) from error
         shutil.copyfile(path, staging / path.name)
+    classes = str(len(labels))
     if len(set(labels.values())) > 1:  # no published set is unbalanced
-        request.compare(entry.name, source, "classes of several sizes", "classes of one size")
-    _compare(entry, request, source, counts, len(labels))
+        classes += " unequal"
+    _compare(entry, request, source, counts, classes)
     variant = request.variant
     if variant is None and encodings != {entry.encoding}:
         variant = f"{' and '.join(sorted(encodings))} copy"
@@ -85,7 +86,7 @@ def _image_folder(entry: ImageData, request: Request) -> Manifest:
             "data/README.md says how to sort images that are in no class folder"
         )
     counts = {"train": len(train), "val": len(val)}
-    _compare(entry, request, source, counts, len(train.classes))
+    _compare(entry, request, source, counts, str(len(train.classes)))
     folder = str(source.resolve())
     return Manifest(entry.name, str(source), request.variant, counts=counts, folder=folder)
 
@@ -116,9 +117,9 @@ def _class_list(entry: ImageData, request: Request, staging: Path) -> Manifest:
 
 
 def _compare(
-    entry: ImageData, request: Request, source: object, counts: dict[str, int], classes: int
+    entry: ImageData, request: Request, source: object, counts: dict[str, int], classes: str
 ) -> None:
-    """Refuse other numbers of images or classes than published, unless a variant is named."""
+    """Refuse images or classes that differ from the published ones, unless a variant is named."""
     counted = f"{counts} images in {classes} classes"
     expected = f"{entry.counts} images in {entry.classes} classes"
     request.compare(entry.name, source, counted, expected)

@@ -39,7 +39,7 @@ class RandomViews:
 
     def load(self, rows: NDArray[np.int64], step: int) -> Batch:
         """Load the images at ``rows``, or crops of them that depend on the step, on the CPU."""
-        kinds = [(augment.crop, count) for augment, count in self.kinds]
+        kinds = ((augment.crop, count) for augment, count in self.kinds)
         return self.images.to_crop(rows, kinds, (self.seed, step))
 
     def on_device(self, batch: Batch) -> list[Tensor]:

@@ -23,6 +23,11 @@ def pictures_of(*files):
     return EncodedImages(name="pictures", files=ImageFiles(files, np.arange(len(files))))
 
 
+def views_of(images, *crop, **options):
+    """Random views in their own colours."""
+    return RandomViews(images, CropAndFlip(RandomCrop(*crop), *PLAIN), **options)
+
+
 def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
     files = [tmp_path / f"{i}.png" for i in range(4)]
     for i, file in enumerate(files):
@@ -30,8 +35,7 @@ def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
     images = pictures_of(*files)
 
     def crops(rows, step, seed=1):
-        views = RandomViews(images, CropAndFlip(RandomCrop(32), *PLAIN), 3, seed)
-        return views.load(np.array(rows), step)["crops0"]
+        return views_of(images, 32, count=3, seed=seed).load(np.array(rows), step)["crops0"]
 
     whole = crops(range(4), 5)
     assert whole.shape == (4, 3, 3, 32, 32)
@@ -43,12 +47,10 @@ def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
 
 def test_views_of_several_kinds(tmp_path):
     """Each kind by itself, the views of a kind one after the other."""
-    noise(200, 300).save(tmp_path / "0.png")
-    noise(200, 300, 1).save(tmp_path / "1.png")
-    large = CropAndFlip(RandomCrop(24), *PLAIN)
+    for i in range(2):
+        noise(200, 300, i).save(tmp_path / f"{i}.png")
     small = CropAndFlip(RandomCrop(16), (0.5,) * 3, (2.0,) * 3)
-    images = load_images(str(tmp_path))
-    views = RandomViews(images, large, 2, others=((small, 3),))
+    views = views_of(load_images(str(tmp_path)), 24, others=((small, 3),))
     loaded = views.load(np.arange(2), 0)
     seen = views.on_device(loaded)
     assert [view.shape[2] for view in seen] == [24, 24, 16, 16, 16]
@@ -63,8 +65,7 @@ def test_crops_are_at_the_pictures_own_size(tmp_path):
     for i in range(3):
         noise(64, 64, i).save(tmp_path / f"icon{i}.png")
     noise(600, 800).save(tmp_path / "photo.png")
-    images = load_images(str(tmp_path), input_size=224)
-    views = RandomViews(images, CropAndFlip(RandomCrop(224, 0.08, 0.1), *PLAIN))
+    views = views_of(load_images(str(tmp_path)), 224, 0.08, 0.1)
     for view in views.on_device(views.load(np.array([3]), 0)):
         # crops of 200 x 200 pixels; those of icons are smooth
         assert view.diff(dim=2).abs().mean() > 0.1
@@ -74,9 +75,7 @@ def test_the_ends_of_long_pictures_are_seen(tmp_path):
     strip = Image.new("RGB", (320, 40))
     strip.paste((255, 0, 0), (0, 0, 20, 40))
     strip.save(tmp_path / "0.png")
-    views = RandomViews(
-        pictures_of(*[tmp_path / "0.png"] * 40), CropAndFlip(RandomCrop(32), *PLAIN)
-    )
+    views = views_of(pictures_of(*[tmp_path / "0.png"] * 40), 32)
     seen = torch.cat(views.on_device(views.load(np.arange(40), 0)))
     assert (seen[:, 0] > 0.9).any()
     assert (seen[:, 0, :, 0] > 0.9).any()

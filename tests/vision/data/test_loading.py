@@ -91,6 +91,13 @@ def test_small_images_of_one_size_are_decoded_into_memory(sides, input_size, in_
     assert images.size == (sides[0] if len(sides) == 1 else None)
 
 
+def test_sets_that_fill_the_memory_stay_encoded(tmp_path, monkeypatch):
+    monkeypatch.setattr(loading, "MEMORY", 2 * 3 * 8 * 8)
+    for count, in_memory in ((2, True), (3, False)):
+        write_folder(tmp_path, {".": [1] * count})
+        assert isinstance(load_images(str(tmp_path)), DecodedImages) == in_memory
+
+
 def test_an_image_of_another_size_may_be_seen_late(tmp_path):
     """The sizes of 100 images are read first."""
     write_folder(tmp_path, {".": [1] * 101})
@@ -110,6 +117,13 @@ def test_a_large_jpeg_is_checked_at_a_part_of_its_size(tmp_path, monkeypatch):
     monkeypatch.setattr(loading, "decode", seen)
     load_images(str(tmp_path), skip_corrupt=True)
     assert widths == [200, 200]
+
+
+def test_a_set_in_the_folder_of_prepared_data(tmp_path):
+    write_folder(tmp_path, {"own_lt/a": [1], "own_lt/b": [2]})
+    images = load_images("own_lt", data_dir=str(tmp_path))
+    assert images.title == "own_lt"
+    assert grays(images) == [1, 2]
 
 
 def test_unknown_sets_are_refused():

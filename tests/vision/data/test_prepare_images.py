@@ -10,7 +10,7 @@ from vision_cases import prepare, write_folder
 
 from dystress_text.errors import DataError
 from dystress_text.preparation.data_sets import Request
-from vision.data.image_sets import CATALOG
+from vision.data.catalogue import CATALOG
 from vision.prepare import main
 
 PNG = b"\x89PNG rest"

@@ -115,6 +115,8 @@ def test_lists_of_a_prepared_set(tmp_path, own):
     assert images.labels.tolist() == [0, 1, 1]
     assert grays(images) == [20, 40, 60]
     assert images.variant == "listed in LT.txt, 3 images, 1 to 2 a class"
+    write_folder(tmp_path / "own", {"val/n01": [70]})  # without n02
+    assert load_test(images, "imagenet100", str(tmp_path)).labels.tolist() == [1]
 
 
 def test_parquet_files_have_positions_alone(tmp_path, own):

@@ -203,16 +203,16 @@ def test_the_data_are_found_from_another_folder(dataset, flags, folder, tmp_path
 def test_a_run_goes_on_after_a_photo_is_damaged(photos, out, capsys, monkeypatch):
     """The step before it is saved, and another photo of its class takes its place."""
     bad = photos / "train" / "dog" / "L.jpg"
-    crops = EncodedImages.crops
+    to_crop = EncodedImages.to_crop
     go = partial(run_photos, photos, out, "--max_steps=9", "--knn_k=0")
 
     def damaged(self, rows, kinds, key):
         if key[-1] == 6:
             damage(bad)
-        return crops(self, rows, kinds, key)
+        return to_crop(self, rows, kinds, key)
 
     with monkeypatch.context() as patch:
-        patch.setattr(EncodedImages, "crops", damaged)
+        patch.setattr(EncodedImages, "to_crop", damaged)
         assert go() == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     step = int(re.search(r"L\.jpg .*step (\d) is saved", line)[1])
