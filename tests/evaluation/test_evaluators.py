@@ -20,6 +20,7 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 
 import dystress_text as dt
 from dystress_text.errors import UserError
+from dystress_text.evaluation import classifier
 from dystress_text.evaluation.evaluator_list import EvaluatorList, build_evaluators
 from dystress_text.evaluation.evaluators import PairsEvaluator
 from dystress_text.evaluation.settings import EvaluationSettings
@@ -45,8 +46,9 @@ def run(flags, folder, *more):
     return json.loads((folder / "run.json").read_text())
 
 
-def test_evaluation_does_not_change_a_run(flags, own, tmp_path):
+def test_evaluation_does_not_change_a_run(flags, own, tmp_path, monkeypatch):
     """Weights are equal to the last bit."""
+    monkeypatch.setattr(classifier, "MAX_EPOCHS", 2)
     flags = [*flags, "--pooler_type=avg"]  # first tokens' vectors are almost equal in this encoder
     alone = run(flags, tmp_path / "alone")
     more = ["--eval_transfer", "MiniParaphrase"]
