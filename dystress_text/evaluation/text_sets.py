@@ -277,7 +277,7 @@ def _checked(rows: Iterable[LocatedRow]) -> Iterator[LocatedRow]:
 
 
 def read_two_classes(positive: Path, negative: Path) -> Labelled:
-    """Read a file of positive and one of negative texts, a text on each line, in Latin-1."""
+    """Read a file of positive and one of negative texts: Latin-1, one text a line."""
     rows = [(*row, "1") for row in _latin_1(positive)]
     rows += [(*row, "0") for row in _latin_1(negative)]
     return _labelled(rows, BINARY)
