@@ -56,7 +56,7 @@ def literal_fit(x, y, subset, l2, recipe):
 
 def test_recipes_are_those_of_senteval():
     """``test`` is that of the published figures, ``fast`` that of SimCSE while it trains."""
-    assert L2_VALUES == tuple(10.0**exponent for exponent in range(-5, -1))
+    assert tuple(10.0**exponent for exponent in range(-5, -1)) == L2_VALUES
     assert astuple(RECIPES["test"]) == (10, "adam", 64, 5, 4)
     assert astuple(RECIPES["fast"]) == (5, "rmsprop", 128, 3, 2)
 
