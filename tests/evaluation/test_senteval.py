@@ -157,18 +157,6 @@ def test_figures_of_own_data_and_paired_differences(tmp_path, file, capsys):
     assert float(line.split()[5]) == pytest.approx(expected, abs=0.07)
 
 
-def test_lexical_baseline_of_data_in_memory():
-    texts = make_sentences(12)
-    pairs = [(texts[i], texts[i + 1], i) for i in range(11)]
-    search = (texts, texts, {i: [i] for i in range(12)})
-    figures = dt.evaluate("lexical", pairs=pairs, retrieval=search)
-    expected = dt.evaluate(build_model("bert"), pairs=pairs, retrieval=search)
-    assert figures == {"lexical": expected["lexical"]}
-    assert set(figures["lexical"]) > {"pairs", "retrieval nDCG@10"}
-    with pytest.raises(ParameterError, match=r"^tasks: "):
-        dt.evaluate("lexical", suite="mini", tasks=["MiniQuestions"])
-
-
 def test_result_lines_name_similarity_and_dimension(tmp_path, file, capsys):
     pairs = write_pairs(tmp_path / "mine.csv", ROWS)
     model = build_model("bert", similarity_fn_name="dot", truncate_dim=8)
@@ -268,9 +256,12 @@ def test_data_in_memory_equals_files(tmp_path):
     expected = dt.evaluate(model, str(tmp_path / "pairs.jsonl"), str(folder))
     for pairs in (ROWS, table):
         assert dt.evaluate(model, pairs, search) == expected
+    assert len(expected.pop("model")) == 6
+    assert dt.evaluate("lexical", ROWS, search) == expected
 
 
 WRONG = {
+    "no baseline": {"tasks": ["MiniQuestions"], "suite": "mini"},
     "no text": {"pairs": [("secret", 3, 1)]},
     "no document": {"retrieval": (["secret"], ["x"], {"9": ["0"]})},
     "equal ids": {"retrieval": (["secret"], {1: "a cat", "1": "a dog"}, {"0": ["1"]})},
@@ -279,7 +270,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_errors_show_no_data(wrong):
-    (name,) = WRONG[wrong]
+    name, *_ = WRONG[wrong]
     with pytest.raises(ParameterError) as caught:
         dt.evaluate("lexical", **WRONG[wrong])
     assert caught.value.parameter == name
