@@ -63,6 +63,9 @@ def test_evaluation_does_not_change_a_run(flags, own, tmp_path, monkeypatch):
     assert set(trained) == names
     mean = (trained["sts_b_dev_spearman"] + trained["my_pairs_spearman"]) / 2
     assert trained["avg_spearman"] == pytest.approx(mean)
+    metrics = several["metrics"]
+    assert metrics["avg_spearman"]["sets"] == [["sts", "sts_b_dev"], ["pairs", "my_pairs"]]
+    assert metrics["miniparaphrase_dev_accuracy"]["kind"] == "transfer"
     log = (tmp_path / "several" / "metrics.jsonl").read_text().splitlines()
     for line in map(json.loads, log):
         assert "loss" in line or set(line) == {"step", *names}
