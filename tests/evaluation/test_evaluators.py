@@ -7,24 +7,28 @@ import pytest
 import torch
 from conftest import make_sentences, reset_accelerator
 from datasets import Dataset
-from model_cases import build_model
+from model_cases import build_model, encoder_module
 from safetensors.torch import load_file
 from sentence_transformers import (
+    SentenceTransformer,
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
 from sentence_transformers.base.evaluation import SentenceEvaluator
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules import Pooling
 
 import dystress_text as dt
 from dystress_text.errors import UserError
 from dystress_text.evaluation import classifier
+from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.evaluation.evaluator_list import EvaluatorList, build_evaluators
 from dystress_text.evaluation.evaluators import PairsEvaluator
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.text_sets import read_scored_pairs
 from dystress_text.programs.train import main
+from dystress_text.training.run_record import RunRecord
 
 
 @pytest.fixture
@@ -35,6 +39,11 @@ def own(tmp_path):
     file = tmp_path / "My Pairs.csv"
     file.write_text("".join(["sentence1,sentence2,score\n", *rows]))
     return file
+
+
+def their_evaluator(pairs):
+    sides = list(pairs.first), list(pairs.second)
+    return EmbeddingSimilarityEvaluator(*sides, pairs.scores.tolist(), name="theirs")
 
 
 def run(flags, folder, *more):
@@ -69,6 +78,18 @@ def test_evaluation_does_not_change_a_run(flags, own, tmp_path, monkeypatch):
     log = (tmp_path / "several" / "metrics.jsonl").read_text().splitlines()
     for line in map(json.loads, log):
         assert "loss" in line or set(line) == {"step", *names}
+
+
+def test_a_model_of_another_pooling_is_measured_before_training(flags, data_dir, tmp_path):
+    modules = [encoder_module(), Pooling(16, "max")]
+    model = SentenceTransformer(modules=modules, device="cpu")
+    model.save(str(tmp_path / "base"), create_model_card=False)
+    base = f"--model_name_or_path={tmp_path / 'base'}"
+    record = RunRecord.from_json(run(flags, tmp_path / "out", base, "--max_steps=1"))
+    pairs = eval_pairs("stsb_dev", data_dir)
+    figure = record.compared[record.start]["sts_b_dev_spearman"]
+    expected = their_evaluator(pairs)(model)["theirs_spearman_cosine"]
+    assert figure == pytest.approx(100 * expected, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +139,7 @@ def test_random_state_and_mode_are_restored():
 )
 def test_figures_equal_sentence_transformers(own, similarity, normalize, truncate_dim):
     pairs = read_scored_pairs(str(own))
-    theirs = EmbeddingSimilarityEvaluator(
-        list(pairs.first), list(pairs.second), pairs.scores.tolist(), name="theirs"
-    )
+    theirs = their_evaluator(pairs)
     settings = {"similarity_fn_name": similarity, "truncate_dim": truncate_dim}
     model = build_model("bert", "avg", head=True, normalize=normalize, **settings)
     evaluators = EvaluatorList([PairsEvaluator(pairs)], theirs)
