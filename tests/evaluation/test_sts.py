@@ -49,7 +49,8 @@ def test_similarities_that_differ_by_rounding_are_ties():
     two = np.where(np.arange(40) % 4 == 0, 0.5, 1.0)
     expected = 100 * stats.spearmanr(two, scores).statistic
     noisy = two + 1e-7 * draw.normal(size=40)
-    assert spearman(noisy, scores) == pytest.approx(expected, abs=1e-9)
+    for size in (1e-7, 1.0):
+        assert spearman(size * noisy, scores) == pytest.approx(expected, abs=1e-9)
 
 
 def test_only_line_feeds_end_lines(tmp_path):
