@@ -49,6 +49,8 @@ def test_similarities_that_differ_by_rounding_are_ties():
     two = np.where(np.arange(40) % 4 == 0, 0.5, 1.0)
     expected = 100 * stats.spearmanr(two, scores).statistic
     noisy = two + 1e-7 * draw.normal(size=40)
+    assert spearman(1 - 4e-6 * np.arange(40), -np.arange(40)) == pytest.approx(100)
+    assert spearman(np.array([0.1, 0.9]), np.array([0, 1])) == pytest.approx(100)
     for size in (1e-7, 1.0):
         assert spearman(size * noisy, scores) == pytest.approx(expected, abs=1e-9)
 
