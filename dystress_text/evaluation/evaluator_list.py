@@ -192,6 +192,8 @@ class EvaluatorList:
         Raises:
             ParameterError: it fails, returns no number, or names a number like another metric.
         """
+        if self.own is None:
+            return
         try:
             with self._apart_from_training(untrained) as model:
                 self.own_untrained = finite(self._own_figures(model))

@@ -243,7 +243,12 @@ def pairs_from(rows: Any) -> StsPairs:
 
 
 def _own_pairs(rows: Iterable[LocatedRow], name: str) -> StsPairs:
-    pairs = scored(_checked(rows))
+    located = list(rows)
+    for where, *texts, _ in located:
+        for column, text in zip(COLUMNS, texts, strict=False):
+            if not is_text(text) or not text.strip():
+                raise DataError(f"{where}: {column} is empty or not a text")
+    pairs = scored(located)
     if len(np.unique(pairs.scores)) < 2:
         raise DataError(f"the {len(pairs)} pairs have no two different scores")
     low = float(pairs.scores.min())
@@ -264,20 +269,11 @@ def _rows_of_table(path: str, split: str) -> Iterator[LocatedRow]:
         yield f"row {number}", *row
 
 
-def _checked(rows: Iterable[LocatedRow]) -> Iterator[LocatedRow]:
-    """Yield the rows; refuse empty sentences and cells that are no text."""
-    for where, first, second, score in rows:
-        for column, text in (("sentence1", first), ("sentence2", second)):
-            if not is_text(text) or not text.strip():
-                raise DataError(f"{where}: {column} is empty or not a text")
-        yield where, first, second, score
-
-
 # ---- texts with classes
 
 
 def read_two_classes(positive: Path, negative: Path) -> Labelled:
-    """Read a file of positive and one of negative texts, a text on each line, in Latin-1."""
+    """Read a file of positive and one of negative texts: Latin-1, one text a line."""
     rows = [(*row, "1") for row in _latin_1(positive)]
     rows += [(*row, "0") for row in _latin_1(negative)]
     return _labelled(rows, BINARY)

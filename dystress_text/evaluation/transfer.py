@@ -102,7 +102,7 @@ def _prepare(splits: Mapping[str, Labelled], embed: Embed, recipe: Recipe) -> _P
 
 
 def _folds(rows: Rows, labels: NDArray[np.int64], recipe: Recipe) -> list[tuple[Rows, Rows]]:
-    """Return training and held-out rows of a cross-validation that is stratified by label."""
+    """Return the training and the held-out rows of each fold, stratified by label."""
     folds = StratifiedKFold(recipe.folds, shuffle=True, random_state=SEED)
     return [(rows[train], rows[held_out]) for train, held_out in folds.split(rows, labels[rows])]
 

@@ -17,7 +17,7 @@ from dystress_text.finetuning.presets import PRESETS
 from dystress_text.programs.report import main
 from dystress_text.training.run_record import BASE, Metric
 
-MEAN = Metric("avg_transfer_dev", "accuracy", sets=("mr_dev", "cr_dev"))
+MEAN = Metric("avg_transfer_dev", "accuracy", sets=(("transfer", "mr_dev"), ("transfer", "cr_dev")))
 CONSTANT, SHIFTED = "sts-constant-0.05", "sts-shifted-0.4-0.05-0.07"
 # by configuration and seed: each task's figure is this plus its place in the table
 FIGURES = {

@@ -1,12 +1,12 @@
 """The classifiers, against the protocol by autograd in fp64, one fit after another."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
 import torch
 
-from dystress_text.evaluation.classifier import RECIPES, Subset, fit, initial_layer
+from dystress_text.evaluation.classifier import L2_VALUES, RECIPES, Subset, fit, initial_layer
 
 
 def problem(n, dim, classes, noise=3.0):
@@ -52,6 +52,13 @@ def literal_fit(x, y, subset, l2, recipe):
         else:
             misses += 1
     return best, kept
+
+
+def test_recipes_are_those_of_senteval():
+    """``test`` is that of the published figures, ``fast`` that of SimCSE while it trains."""
+    assert tuple(10.0**exponent for exponent in range(-5, -1)) == L2_VALUES
+    assert astuple(RECIPES["test"]) == (10, "adam", 64, 5, 4)
+    assert astuple(RECIPES["fast"]) == (5, "rmsprop", 128, 3, 2)
 
 
 @pytest.mark.parametrize("mode", ["test", "fast"])

@@ -7,24 +7,28 @@ import pytest
 import torch
 from conftest import make_sentences, reset_accelerator
 from datasets import Dataset
-from model_cases import build_model
+from model_cases import build_model, encoder_module
 from safetensors.torch import load_file
-from scipy import stats
 from sentence_transformers import (
+    SentenceTransformer,
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
 from sentence_transformers.base.evaluation import SentenceEvaluator
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules import Pooling
 
 import dystress_text as dt
 from dystress_text.errors import UserError
+from dystress_text.evaluation import classifier
+from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.evaluation.evaluator_list import EvaluatorList, build_evaluators
 from dystress_text.evaluation.evaluators import PairsEvaluator
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.text_sets import read_scored_pairs
 from dystress_text.programs.train import main
+from dystress_text.training.run_record import RunRecord
 
 
 @pytest.fixture
@@ -37,6 +41,11 @@ def own(tmp_path):
     return file
 
 
+def their_evaluator(pairs):
+    sides = list(pairs.first), list(pairs.second)
+    return EmbeddingSimilarityEvaluator(*sides, pairs.scores.tolist(), name="theirs")
+
+
 def run(flags, folder, *more):
     """Run the program; return the run's record."""
     reset_accelerator()
@@ -45,8 +54,9 @@ def run(flags, folder, *more):
     return json.loads((folder / "run.json").read_text())
 
 
-def test_evaluation_does_not_change_a_run(flags, own, tmp_path):
+def test_evaluation_does_not_change_a_run(flags, own, tmp_path, monkeypatch):
     """Weights are equal to the last bit."""
+    monkeypatch.setattr(classifier, "MAX_EPOCHS", 2)
     flags = [*flags, "--pooler_type=avg"]  # first tokens' vectors are almost equal in this encoder
     alone = run(flags, tmp_path / "alone")
     more = ["--eval_transfer", "MiniParaphrase"]
@@ -62,9 +72,24 @@ def test_evaluation_does_not_change_a_run(flags, own, tmp_path):
     assert set(trained) == names
     mean = (trained["sts_b_dev_spearman"] + trained["my_pairs_spearman"]) / 2
     assert trained["avg_spearman"] == pytest.approx(mean)
+    metrics = several["metrics"]
+    assert metrics["avg_spearman"]["sets"] == [["sts", "sts_b_dev"], ["pairs", "my_pairs"]]
+    assert metrics["miniparaphrase_dev_accuracy"]["kind"] == "transfer"
     log = (tmp_path / "several" / "metrics.jsonl").read_text().splitlines()
     for line in map(json.loads, log):
         assert "loss" in line or set(line) == {"step", *names}
+
+
+def test_a_model_of_another_pooling_is_measured_before_training(flags, data_dir, tmp_path):
+    modules = [encoder_module(), Pooling(16, "max")]
+    model = SentenceTransformer(modules=modules, device="cpu")
+    model.save(str(tmp_path / "base"), create_model_card=False)
+    base = f"--model_name_or_path={tmp_path / 'base'}"
+    record = RunRecord.from_json(run(flags, tmp_path / "out", base, "--max_steps=1"))
+    pairs = eval_pairs("stsb_dev", data_dir)
+    figure = record.compared[record.start]["sts_b_dev_spearman"]
+    expected = their_evaluator(pairs)(model)["theirs_spearman_cosine"]
+    assert figure == pytest.approx(100 * expected, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -114,9 +139,7 @@ def test_random_state_and_mode_are_restored():
 )
 def test_figures_equal_sentence_transformers(own, similarity, normalize, truncate_dim):
     pairs = read_scored_pairs(str(own))
-    theirs = EmbeddingSimilarityEvaluator(
-        list(pairs.first), list(pairs.second), pairs.scores.tolist(), name="theirs"
-    )
+    theirs = their_evaluator(pairs)
     settings = {"similarity_fn_name": similarity, "truncate_dim": truncate_dim}
     model = build_model("bert", "avg", head=True, normalize=normalize, **settings)
     evaluators = EvaluatorList([PairsEvaluator(pairs)], theirs)
@@ -126,9 +149,8 @@ def test_figures_equal_sentence_transformers(own, similarity, normalize, truncat
     assert evaluators.best_metric(name) == name
     figures = dt.evaluate(model, pairs=own)["model"]
     assert figures["my_pairs"] == pytest.approx(100 * metrics[name], abs=0.006)
-    vectors = torch.nn.functional.normalize(torch.tensor(model.encode(pairs.sentences)), dim=1)
-    squared = 2 - 2 * (vectors @ vectors.T)[~torch.eye(len(vectors), dtype=bool)]
-    uniformity = float(torch.log(torch.exp(-2 * squared).mean()))
+    vectors = torch.tensor(model.encode(pairs.sentences, normalize_embeddings=True))
+    uniformity = float(torch.log(torch.exp(-2 * torch.pdist(vectors) ** 2).mean()))
     assert metrics["my_pairs_uniformity"] == pytest.approx(uniformity, abs=1e-4)
 
 
@@ -162,10 +184,8 @@ def test_sentence_transformers_trainer_uses_ours(own, tmp_path):
     name = "eval_my_pairs_spearman"
     figures = [line[name] for line in trainer.state.log_history if name in line]
     assert trainer.state.best_metric == max(figures)
-    first, second = (model.encode(list(side)) for side in (pairs.first, pairs.second))
-    cosines = torch.cosine_similarity(torch.tensor(first), torch.tensor(second)).numpy()
-    expected = 100 * stats.spearmanr(cosines, pairs.scores).statistic
-    assert trainer.evaluate()[name] == pytest.approx(expected, abs=1e-6)
+    figures = dt.evaluate(model, pairs=own)["model"]
+    assert trainer.evaluate()[name] == pytest.approx(figures["my_pairs"], abs=0.006)
 
 
 @pytest.mark.parametrize("option", ["eval_set", "pairs"])

@@ -15,6 +15,7 @@ from model_cases import build_model
 from processes import wait_for
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import semantic_search
+from sklearn.metrics import ndcg_score
 
 from dystress_text import __main__ as dystress
 from dystress_text.evaluation.results import read_results
@@ -92,12 +93,8 @@ def test_figures_are_of_the_shown_documents_alone():
         shown = [document for found, document in pool if found == query]
         gains = np.array([document % 3 == query for document in shown])
         if gains.any():
-            similarity = model.similarity(model.encode(text), vectors[shown])[0]
-            order = np.argsort(-similarity.numpy())
-            discounts = 1 / np.log2(2 + np.arange(10))
-            top = gains[order][:10]
-            ideal = np.sort(gains)[::-1][:10]
-            expected.append(top @ discounts[: len(top)] / (ideal @ discounts[: len(ideal)]))
+            similarity = model.similarity(model.encode(text), vectors[shown])
+            expected.append(ndcg_score([gains], similarity.numpy(), k=10))
     first = read_results(Path("judged/results.jsonl"))[0]
     assert first.figures["nDCG@10"] == pytest.approx(100 * np.mean(expected), abs=0.01)
     again = ["evaluate", "--model", "A", "--retrieval=judged", "--output=again.jsonl"]

@@ -14,6 +14,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from dystress_text.analysis.finished_run import baseline_lines
 from dystress_text.errors import DataError
+from dystress_text.evaluation import classifier
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.results import read_results
@@ -106,8 +107,9 @@ def test_bigrams_of_characters_equal_scikit_learn():
     assert [hits[0][0] for hits in found] == [0, 1, 2, 3]
 
 
-def test_tables_and_lines_have_the_baseline(tiny_bert, tmp_path, capsys):
+def test_tables_and_lines_have_the_baseline(tiny_bert, tmp_path, capsys, monkeypatch):
     """Transfer tasks have no baseline."""
+    monkeypatch.setattr(classifier, "MAX_EPOCHS", 2)
     out = tmp_path / "out.jsonl"
     file = tmp_path / "lexical.jsonl"
     search = ["--suite=mini", f"--retrieval={make_collection(tmp_path / 'made')}"]

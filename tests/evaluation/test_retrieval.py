@@ -1,4 +1,4 @@
-"""Search: figures against loops and sentence-transformers, and the files of collections."""
+"""Search: figures against sklearn and sentence-transformers, and the files of collections."""
 
 import json
 from dataclasses import replace
@@ -12,6 +12,7 @@ from search_cases import make_collection, random_vectors
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.evaluation import InformationRetrievalEvaluator
 from sentence_transformers.models import Router, StaticEmbedding
+from sklearn.metrics import ndcg_score
 
 from dystress_text.errors import DataError, UserError
 from dystress_text.evaluation.evaluator_list import build_evaluators
@@ -27,24 +28,20 @@ from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.text_encoder import TextEncoder
 
 
-def dcg(gains):
-    return sum(gain / np.log2(rank + 1) for rank, gain in enumerate(gains[:10], 1))
-
-
-def by_loop(ranking, scores):
+def by_rank(ranking, scores):
     """Return the figures of a query from all documents by rank, and the scores of its relevant."""
-    gains = [scores.get(name, 0) for name in ranking]
-    ideal = sorted(scores.values(), reverse=True)
-    ranks = [rank for rank, gain in enumerate(gains[:10], 1) if gain]
+    gains = np.array([scores.get(name, 0) for name in ranking])
+    order = [range(len(gains), 0, -1)]
+    ranks = 1 + np.flatnonzero(gains[:10])
     return {
-        "nDCG@10": dcg([min(gain, 1) for gain in gains]) / dcg([1] * len(ideal)),
-        "MRR@10": 1 / ranks[0] if ranks else 0,
-        "recall@100": sum(gain > 0 for gain in gains[:100]) / len(scores),
-        "nDCG@10 (graded)": dcg(gains) / dcg(ideal),
+        "nDCG@10": ndcg_score([gains > 0], order, k=10),
+        "MRR@10": 1 / ranks[0] if len(ranks) else 0,
+        "recall@100": np.count_nonzero(gains[:100]) / len(scores),
+        "nDCG@10 (graded)": ndcg_score([gains], order, k=10),
     }
 
 
-def test_figures_equal_a_loop(tmp_path):
+def test_figures_equal_those_of_sklearn(tmp_path):
     """q0 to q3 are documents too, of which q0 is judged relevant to itself and q3 has another text."""
     folder = make_collection(tmp_path / "made")
     queries = [json.loads(line) for line in (folder / "queries.jsonl").open()][:4]
@@ -74,7 +71,7 @@ def test_figures_equal_a_loop(tmp_path):
                     torch.cosine_similarity(vector, random_vectors([text])[0], dim=0)
                 )
         ranking = sorted(cosines, key=lambda name: -cosines[name])
-        found.append(by_loop(ranking, collection.relevant[query]))
+        found.append(by_rank(ranking, collection.relevant[query]))
     expected = {name: 100 * np.mean([each[name] for each in found]) for name in found[0]}
     assert collection.scores(TextEncoder(model_of(random_vectors))) == pytest.approx(expected)
 
@@ -152,7 +149,7 @@ def test_a_model_with_bm25_adds_z_scores(tmp_path, similarity):
     names = [*collection.documents]
     found = []
     for query, columns in zip(collection.queries, ranking, strict=True):
-        found.append(by_loop([names[i] for i in columns], collection.relevant[query])["nDCG@10"])
+        found.append(by_rank([names[i] for i in columns], collection.relevant[query])["nDCG@10"])
     figures = RetrievalEvaluator(collection).figures(TextEncoder(model))
     assert figures["nDCG@10 with BM25"] == pytest.approx(100 * np.mean(found))
     assert figures["nDCG@10 with BM25"] != pytest.approx(figures["nDCG@10"])
@@ -195,7 +192,7 @@ def test_equal_documents_are_ranked_in_the_order_of_the_corpus(similarity, space
     relevant = {"first": {copies[0]: 1}, "next": {copies[7]: 1}, "many": dict.fromkeys(copies, 1)}
     queries = dict.fromkeys(relevant, "the cat ran")
     collection = Collection("made", documents, queries, relevant, 0, 0)
-    expected = [by_loop(copies, scores) for scores in relevant.values()]
+    expected = [by_rank(copies, scores) for scores in relevant.values()]
     model = build_model("bert", similarity_fn_name=similarity)
     for encoder in (TextEncoder(model), LexicalBaseline()):
         figures = RetrievalEvaluator(collection).figures(encoder)
@@ -286,6 +283,12 @@ def test_a_text_in_memory_is_not_split():
             collection_from(data)
 
 
+def test_checksums_tell_what_was_judged():
+    one = collection_from((TEXTS, TEXTS, {"1": ["2"]}))
+    judged = [replace(one, judged=frozenset({("1", document)})) for document in ("2", "12")]
+    assert len({each.metadata["sha256"] for each in (one, *judged)}) == 3
+
+
 def test_names_in_metrics_are_distinct(tmp_path):
     folders = [make_collection(tmp_path / name, documents=20) for name in ("trec.a", "Trec a")]
     assert read_collection(folders[0]).slug == "trec_a"
@@ -306,7 +309,7 @@ def test_search_selects_the_best_model(tmp_path):
     assert metric.lexical_metric == "made_up_ndcg@10"
     assert "z-scores" in metric.title
     assert "z-scores" not in evaluators.metrics["made_up_ndcg@10"].title
-    assert evaluators.metrics["made_up_mrr@10"].lexical_metric == ""
+    assert evaluators.metrics["made_up_recall@100"].lexical_metric == ""
     before = evaluators.digest()
     (folder / "qrels" / "test.tsv").write_text("q0\td1\t1\n")
     assert build_evaluators(settings).digest() != before

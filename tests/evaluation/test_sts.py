@@ -27,10 +27,9 @@ def test_scores_equal_a_literal_computation():
     assert result["spearman"] == pytest.approx(expected, abs=1e-4)
     aligned = np.mean(2 - 2 * cosines[pairs.scores > 4])
     assert result["alignment"] == pytest.approx(aligned, abs=1e-9)
-    units = torch.nn.functional.normalize(vectors, dim=1).numpy()
-    off = ~np.eye(len(units), dtype=bool)
-    potential = np.exp(-2 * (2 - 2 * (units @ units.T)[off]))
-    assert result["uniformity"] == pytest.approx(math.log(potential.mean()), abs=1e-9)
+    distances = torch.pdist(torch.nn.functional.normalize(vectors, dim=1))
+    potential = float(torch.exp(-2 * distances**2).mean())
+    assert result["uniformity"] == pytest.approx(math.log(potential), abs=1e-9)
     figures = PairsEvaluator(pairs).figures(TextEncoder(model_of(random_vectors)))
     assert figures["spearman"] == pytest.approx(expected, abs=1e-4)
 
@@ -50,7 +49,10 @@ def test_similarities_that_differ_by_rounding_are_ties():
     two = np.where(np.arange(40) % 4 == 0, 0.5, 1.0)
     expected = 100 * stats.spearmanr(two, scores).statistic
     noisy = two + 1e-7 * draw.normal(size=40)
-    assert spearman(noisy, scores) == pytest.approx(expected, abs=1e-9)
+    assert spearman(1 - 4e-6 * np.arange(40), -np.arange(40)) == pytest.approx(100)
+    assert spearman(np.array([0.1, 0.9]), np.array([0, 1])) == pytest.approx(100)
+    for size in (1e-7, 1.0):
+        assert spearman(size * noisy, scores) == pytest.approx(expected, abs=1e-9)
 
 
 def test_only_line_feeds_end_lines(tmp_path):

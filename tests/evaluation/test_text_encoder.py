@@ -62,17 +62,6 @@ def test_both_kinds_of_model_give_the_same_vectors(saved, tiny_bert):
     assert other_metadata["pooler_type"] == "avg"
 
 
-def test_missing_weights_are_refused(saved, capfd):
-    weights = load_file(saved / "model.safetensors")
-    name = "encoder.layer.1.output.dense.weight"
-    del weights[name]
-    save_file(weights, saved / "model.safetensors", {"format": "pt"})
-    capfd.readouterr()
-    with pytest.raises(UserError, match=name):
-        load_model(str(saved), None)
-    assert capfd.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize("kind", ["CrossEncoder", "SparseEncoder", "MultiVectorEncoder"])
 def test_other_models_of_sentence_transformers_are_refused(kind, tiny_bert, tmp_path):
     model = getattr(sentence_transformers, kind)(str(tiny_bert), device="cpu")
@@ -117,14 +106,27 @@ def test_encoders_of_other_kinds_are_read(build, tmp_path):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
-def test_missing_weights_and_code_of_a_router_are_refused(tmp_path):
-    router(tmp_path).save(str(tmp_path), create_model_card=False)
-    file = tmp_path / "document_0_Transformer" / "model.safetensors"
+@pytest.mark.parametrize(
+    ("build", "folder", "name"),
+    [
+        (lambda _: build_model("bert"), "", "encoder.layer.1.output.dense.weight"),
+        (router, "document_0_Transformer", "transformer.layer.1.ffn.lin1.weight"),
+    ],
+)
+def test_missing_weights_are_refused(build, folder, name, tmp_path, capfd):
+    build(tmp_path).save(str(tmp_path), create_model_card=False)
+    file = tmp_path / folder / "model.safetensors"
     weights = load_file(file)
-    name = "transformer.layer.1.ffn.lin1.weight"
-    save_file({key: x for key, x in weights.items() if key != name}, file, {"format": "pt"})
+    del weights[name]
+    save_file(weights, file, {"format": "pt"})
+    capfd.readouterr()
     with pytest.raises(UserError, match=name):
         load_model(str(tmp_path), None)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_code_of_a_router_is_refused(tmp_path):
+    router(tmp_path).save(str(tmp_path), create_model_card=False)
     config = tmp_path / "router_config.json"
     config.write_text(config.read_text().replace("sentence_transformers.base.modules", "evil"))
     with pytest.raises(UserError, match="evil"):
