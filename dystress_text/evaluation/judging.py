@@ -33,7 +33,7 @@ Only what was shown is judged. Rankings leave out all other documents, and those
 the first {depth} of each model keep their order, and none is unjudged. Use this folder for these
 models alone, as what another model finds first may not have been shown:
 
-    dystress_text.evaluate({names}, retrieval={folder!r})
+    dystress evaluate --model {models} --retrieval {folder}
 """
 
 
@@ -105,9 +105,7 @@ def open_judging(
             for file, texts in (("corpus.jsonl", documents), ("queries.jsonl", queries)):
                 rows = [{"_id": f"{file[0]}{i}", "text": text} for i, text in enumerate(texts)]
                 append_json(staging / file, *rows)
-            readme = README.format(
-                depth=DEPTH, models=" ".join(models), names=list(models), folder=folder.name
-            )
+            readme = README.format(depth=DEPTH, models=" ".join(models), folder=folder.name)
             write_text(staging / "README.md", readme)
             new.save(staging, "")
     try:
