@@ -114,6 +114,11 @@ def test_recall_is_that_of_a_loop():
     assert found.error == pytest.approx(sem([*gains, 100, -100], ddof=0))
 
 
+def test_a_users_pairs_of_the_same_name_are_another_set():
+    assert RECALL.is_on("held-out", "pairs")
+    assert not RECALL.is_on("pairs", "pairs")
+
+
 def test_collapsed_embeddings_find_nothing():
     assert not dense_hits(ROWS[:50], lambda texts: torch.ones(len(texts), 3)).any()
 
