@@ -183,14 +183,14 @@ class EvaluatorList:
         return figures
 
     def try_own(self, untrained: SentenceTransformer, reserved: Names[str] = ()) -> None:
-        """Call the user's evaluator before training, as many name their metrics only then.
+        """Call the user's evaluator before training, to learn the names of its metrics.
 
         Args:
             untrained: the model before training.
             reserved: names of metrics that are measured outside this list.
 
         Raises:
-            ParameterError: it fails, returns no number, or names a number like another metric.
+            ParameterError: it fails, returns no number, or uses the name of another metric.
         """
         if self.own is None:
             return

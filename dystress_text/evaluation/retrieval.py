@@ -96,7 +96,7 @@ class Collection:
 
     @property
     def slug(self) -> str:
-        """The name within metric names."""
+        """The name as a part of metric names."""
         return slug_of(self.name)
 
     @cached_property

@@ -242,7 +242,7 @@ def _push(folder: Path, repository: str, model: Path) -> None:
 
 @contextmanager
 def _hub_errors(state: str) -> Iterator[None]:
-    """Turn errors into one of ``push_to_hub`` without the token; ``state`` says what is left."""
+    """Turn errors into a ParameterError that hides the token and ends with ``state``."""
     try:
         yield
     except Exception as error:  # the network, the hub and the library raise errors of many types

@@ -275,7 +275,7 @@ def _checked_embedder(
 
 
 def new_head(transformer: Any, dim: int | None = None) -> Dense:
-    """Return a new SimCSE head, dense + tanh on embeddings (n, dim), initialised as the encoder."""
+    """Return a new SimCSE head, dense + tanh on (n, dim), initialised like the encoder."""
     dim = dim or transformer.config.hidden_size
     head = Dense(dim, dim, activation_function=nn.Tanh())
     nn.init.normal_(head.linear.weight, std=getattr(transformer.config, "initializer_range", 0.02))
@@ -372,8 +372,8 @@ _TOLERANCE = 1e-4  # between unit vectors
 def check_saving(initial: TextModel, max_seq_length: int, scratch: Path) -> None:
     """Check that the training pass embeds texts as ``encode`` of the saved model does.
 
-    For this the pass has no dropout, and no head that is not saved. The model is saved to
-    ``scratch``, which is removed; the random state is restored.
+    The check runs without dropout, and without a head that only training uses. The model is saved
+    to ``scratch``, which is then removed; the random state is restored.
 
     Raises:
         ParameterError: the embeddings of a text differ.

@@ -390,7 +390,7 @@ def _due(step: int, every: int) -> bool:
 
 
 def _make_optimizer(plan: TrainingPlan, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """Return the optimizer of the network and of the loss's parameters, without decay for these."""
+    """Return the optimizer of the network and the loss; the loss has no weight decay."""
     if plan.make_optimizer is not None:
         optimizer = plan.make_optimizer(plan.task.model)
     else:

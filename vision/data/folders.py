@@ -51,10 +51,10 @@ def list_files(folder: Path, recursive: bool = True) -> tuple[list[Path], list[P
 def read_folder(root: Path, split: str, wanted: Sequence[str] = ()) -> EncodedImages:
     """List the images of a split, with its subfolders as classes.
 
-    Images next to subfolders have no class, so that all are read without labels.
+    Images next to subfolders have no class; with such images, all are read without labels.
 
     Args:
-        root: of the set; without splits it is the training split.
+        root: the folder of the set; if it is not divided, all of it is the training split.
         split: ``train`` or ``test``.
         wanted: the classes to read, by default all. A test split may lack some.
     """
@@ -138,7 +138,7 @@ def _subfolders(folder: Path) -> list[str]:
 
 
 def _is_read(folder: Path) -> bool:
-    """Return whether a folder is visible, and neither a run of training nor around itself."""
+    """Return whether a folder is visible, and neither a training run nor a link to a parent."""
     is_run = any((folder / name).is_file() for name in (RECORD, LOCK))
     is_loop = folder.parent.resolve().is_relative_to(folder.resolve())
     return not (is_run or is_loop or _is_hidden(folder.name))
