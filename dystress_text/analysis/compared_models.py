@@ -342,7 +342,8 @@ def _group(key: str, tasks: list[str], results: Sequence[Mapping[str, Result]]) 
         published = [task.name for task in SUITES[suite][kind]]
         tasks.sort(key=published.index)
     except (KeyError, ValueError) as error:  # results of another version
-        raise UserError(f"results of unknown sets: {key}, {', '.join(tasks)}") from error
+        unknown = f"{key}, {', '.join(tasks)}"
+        raise UserError(f"results of unknown sets: {unknown}; evaluate the model again") from error
     title = GROUPS[kind] if suite == "senteval" else f"{GROUPS[kind]}, {suite} suite"
     mean = "avg" if tasks == published else f"avg of {len(tasks)}"
     return Group(key, title, tasks, mean, [Column(key, mean, title, tasks)])
@@ -435,7 +436,7 @@ def _results_of_models(place: Path) -> list[Result]:
     if place.suffix == ".jsonl":
         results = read_results(place)
         if not results:
-            raise UserError(f"{place} holds no results")
+            raise UserError(f"{place} holds no results; dystress evaluate writes them")
         return results
     if not place.is_dir() or (place / RECORD).is_file():
         return []

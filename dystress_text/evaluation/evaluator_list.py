@@ -252,7 +252,10 @@ def build_evaluators(
         ParameterError: data are missing or damaged, or two sets share a name.
     """
     if not getattr(own, "greater_is_better", True):
-        reason = "greater_is_better is False; return negatives, as MSEEvaluator does"
+        reason = (
+            "its greater_is_better is False, but greater values must be better; negate them, as "
+            "MSEEvaluator does"
+        )
         raise ParameterError("evaluator", reason)
     names = [name for name in dict.fromkeys(settings.eval_set) if name != "none"]
     sets = [eval_pairs(name, data_dir) for name in names]

@@ -250,7 +250,8 @@ def _own_pairs(rows: Iterable[LocatedRow], name: str) -> StsPairs:
                 raise DataError(f"{where}: {column} is empty or not a text")
     pairs = scored(located)
     if len(np.unique(pairs.scores)) < 2:
-        raise DataError(f"the {len(pairs)} pairs have no two different scores")
+        reason = f"expected at least two different scores, got at most one in {len(pairs)} pairs"
+        raise DataError(reason)
     low = float(pairs.scores.min())
     high = float(pairs.scores.max())
     return replace(pairs, name=name, kind="pairs", positive_above=0.8 * high + 0.2 * low)

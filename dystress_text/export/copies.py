@@ -122,7 +122,9 @@ def _write_checked(
     difference = float((embeddings - expected).abs().max())
     if not difference <= TOLERANCE:  # a NaN is refused too
         raise ParameterError(
-            "to", f"the {to} copy's vectors differ by {difference:.2g}; nothing was written"
+            "to",
+            f"embeddings of the {to} copy differ from the model's by {difference:.2g}; nothing was "
+            "written",
         )
     return difference
 

@@ -313,7 +313,7 @@ def _static(
         reason = "a static encoder has no dropout: its views are crops, `views` crop"
         raise ParameterError("views", reason)
     if "pooler_type" in given and settings.pooler_type != "avg":
-        raise ParameterError("pooler_type", "a static encoder takes the mean, avg")
+        raise ParameterError("pooler_type", "a static encoder has only avg; leave the option out")
     dense = None
     if settings.hybrid not in (None, LEXICAL):
         dense = load_dense(settings.hybrid)
@@ -413,6 +413,7 @@ def _check_trials(initial: TextModel, saved: SentenceTransformer, max_seq_length
     worst = int(distances.argmax())
     if not distances[worst] <= _TOLERANCE:
         reason = (
-            f"training would embed {texts[worst][:40]!r} {distances[worst]:.2g} away from encode"
+            f"training and encode of the saved model give {texts[worst][:40]!r} different "
+            f"embeddings, {distances[worst]:.2g} apart; choose another model"
         )
         raise ParameterError("model_name_or_path", reason)

@@ -358,7 +358,8 @@ class Trainer:
         best = state.best_metric
         if best is None and math.isnan(value):
             raise TrainingError(
-                f"{name} is not finite: all embeddings are equal, or some are not finite"
+                f"{name} is not finite: all embeddings are equal, or some are not finite; lower "
+                "`learning_rate` or raise the temperature"
             )
         if best is None or value > best:
             if state.best_step != state.step:

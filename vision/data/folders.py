@@ -73,7 +73,8 @@ def read_folder(root: Path, split: str, wanted: Sequence[str] = ()) -> EncodedIm
         files, ignored = list_files(folder)
     for label, name in enumerate(classes):
         if is_divided(exact_splits(_subfolders(folder / name))):
-            raise ParameterError("dataset", f"{folder / name} has splits; name it, or move them")
+            reason = "is itself divided into splits; name that folder, or move its splits away"
+            raise ParameterError("dataset", f"{folder / name} {reason}")
         of_class, others = list_files(folder / name)
         if not of_class:
             known = "no images of a known ending, such as .jpg,"

@@ -66,7 +66,8 @@ def load_images(
     """
     if name_or_path == SHAPES:
         if train_list is not None:
-            raise ParameterError("train_list", f"{SHAPES} are drawn: there are no files to name")
+            reason = f"does not apply to {SHAPES}, which are generated"
+            raise ParameterError("train_list", reason)
         return make_shapes(split)
     encoded = find_images(name_or_path, split, data_dir, train_list)
     if skip_corrupt:

@@ -84,7 +84,8 @@ def _check_complete(name: str, files: Sequence[Path]) -> None:
     prefixes = {_NUMBER.sub("", stem) for stem in stems}
     if totals - {len(files)} or (len(prefixes) == 1 and gaps):
         listed = ", ".join(map(str, files))
-        raise DataError(f"not all files of one numbered set, or of several: {listed}")
+        reason = "the numbers of these files have gaps, or belong to several sets"
+        raise DataError(f"{reason}; keep all files of one set: {listed}")
 
 
 def read_parquet(files: Sequence[Path]) -> EncodedImages:

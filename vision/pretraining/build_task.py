@@ -120,7 +120,7 @@ def on_device(module: nn.Module, vision: VisionSettings, accelerator: Accelerato
     """Return the module on the device, with SyncBatchNorm if the settings ask for it."""
     if vision.sync_batchnorm and accelerator.num_processes > 1:
         if accelerator.device.type == "cpu":
-            reason = "torch has it for GPUs alone, and these processes are on CPUs"
+            reason = "works only on GPUs, and these processes are on CPUs; leave the option out"
             raise ParameterError("sync_batchnorm", reason)
         module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
     return module.to(accelerator.device)
@@ -210,7 +210,7 @@ def make_online(
         bank = bank.sample(CPU_BANK, settings.training.seed)
         queries = queries.sample(CPU_QUERIES, settings.training.seed)
     if k > len(bank):
-        reason = f"{k} neighbours of {len(bank)} training images; 0 for no evaluation"
+        reason = f"{k} exceeds the {len(bank)} training images; lower it, or give 0 not to evaluate"
         raise ParameterError("knn_k", reason)
     return OnlineKnn(bank, queries, k, batch_size)
 
