@@ -44,7 +44,7 @@ class TextEncoder:
     """Embed sentences, queries and documents for evaluation.
 
     Args:
-        model: on any device and in any mode; it stays as it is.
+        model: the model, on any device and in any mode; neither changes.
         progress: whether to show bars.
     """
 

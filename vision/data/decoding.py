@@ -73,7 +73,7 @@ def cut_square(picture: Image.Image, square: Square) -> Image.Image:
     Sides are rounded down as in torchvision's ``Resize`` and transformers' image processors.
 
     Args:
-        picture: as RGB.
+        picture: the picture, in RGB.
         square: the side of the square, and the shorter side of the resized picture.
     """
     side = square.image_size

@@ -107,7 +107,7 @@ def evaluate_encoders(settings: ImageEvaluationSettings) -> None:
 def load_sets(
     settings: ImageEvaluationSettings, train_list: str | None, side: int
 ) -> dict[str, ImageSet]:
-    """Load the splits ``train`` and ``test``; features alone need no test images.
+    """Load the splits ``train`` and ``test``; writing features needs no test images.
 
     Args:
         settings: data set, how many images, and whether damaged ones are left out.
