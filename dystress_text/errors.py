@@ -27,7 +27,7 @@ OTHER_NAMES = {
 class UserError(Exception):
     """An error that the user can fix; the message is one line.
 
-    It names other parameters in backticks, which a program shows as options with dashes.
+    It writes parameters in backticks, which a program shows as options with dashes.
 
     Examples:
         >>> try:

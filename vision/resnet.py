@@ -171,7 +171,7 @@ def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "Pre-tra
 
     Args:
         encoder: the encoder, on any device.
-        folder: where it goes.
+        folder: the folder to write.
         card: text of the card, before its section on loading.
     """
     try:
@@ -230,7 +230,7 @@ It takes images (n, 3, h, w) of values from 0 to 1, normalised;
 
 
 def _processor(image_input: ImageInput) -> dict[str, Any]:
-    """Return the settings of ``AutoImageProcessor``, which cuts the square of evaluation."""
+    """Return settings with which ``AutoImageProcessor`` prepares images as evaluation does."""
     side = image_input.image_size
     return {
         "image_processor_type": "BitImageProcessor",
@@ -275,9 +275,9 @@ def fingerprint(encoder: ImageEncoder) -> str:
 
 
 def code_for_exporting(description: EncoderDescription, folder: str) -> str:
-    """Return a command and the code that load the backbone of a folder in timm or torchvision.
+    """Return a command and code that load a saved backbone in timm or torchvision.
 
-    It is "" for an architecture that they do not have.
+    Return "" for an architecture that neither has.
     """
     if description.architecture not in IN_OTHER_LIBRARIES:
         return ""

@@ -109,11 +109,12 @@ def audit(
         raise ParameterError("sentences", "expected a list of texts")
     objective = parse_loss(loss) if isinstance(loss, str) else loss
     if not isinstance(objective, ContrastiveLoss):
-        raise ParameterError("loss", f"{objective} has no negatives")
+        raise ParameterError("loss", f"expected a loss with negatives, got {objective}")
     if not lies_in(batch_size, "[2, inf)"):
         raise ParameterError("batch_size", f"must be in [2, inf), got {batch_size!r}")
     if len(texts) < batch_size:
-        raise ParameterError("sentences", f"{len(texts)} are fewer than a batch of {batch_size}")
+        reason = f"{len(texts)} are fewer than a batch of {batch_size}; lower `batch_size`"
+        raise ParameterError("sentences", reason)
     if not isinstance(model, SentenceTransformer):
         with readable(str(model)):
             model = SentenceTransformer(model_path(str(model)))

@@ -240,7 +240,7 @@ class ComparedModels:
 
     @property
     def columns(self) -> list[Column]:
-        """The columns to compare; those of development sets, which chose the models, are not."""
+        """The columns to compare: all but those of development sets, which selected the models."""
         return [column for group in self.groups for column in group.compared]
 
     def estimates(self, column: Column) -> dict[str, Estimate]:
@@ -254,9 +254,10 @@ class ComparedModels:
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        """Each configuration compared with the baseline and all models; without runs, the models.
+        """Comparisons of each configuration with the baseline and all models.
 
-        Two that have no seed in common, or no figure, are not compared.
+        Without runs, each model is compared with the baseline and the references. Pairs without a
+        common seed or without figures are left out.
         """
         references = [model.name for model in self.models if model.is_reference]
         names = [model.name for model in self.models if not model.is_reference]
@@ -316,7 +317,7 @@ def _way(result: Result) -> str:
 
 
 def _training_name(result: Result) -> str:
-    """Return the name that the data of a result have in the metrics of training."""
+    """Return the name of a result's data set in the metrics of training."""
     name = result.task
     if "/" in result.group:  # not of the user's own data, which may be named like a task
         name = _TRAINING_NAMES.get(name, name)
@@ -341,7 +342,8 @@ def _group(key: str, tasks: list[str], results: Sequence[Mapping[str, Result]]) 
         published = [task.name for task in SUITES[suite][kind]]
         tasks.sort(key=published.index)
     except (KeyError, ValueError) as error:  # results of another version
-        raise UserError(f"results of unknown sets: {key}, {', '.join(tasks)}") from error
+        unknown = f"{key}, {', '.join(tasks)}"
+        raise UserError(f"results of unknown sets: {unknown}; evaluate the model again") from error
     title = GROUPS[kind] if suite == "senteval" else f"{GROUPS[kind]}, {suite} suite"
     mean = "avg" if tasks == published else f"avg of {len(tasks)}"
     return Group(key, title, tasks, mean, [Column(key, mean, title, tasks)])
@@ -434,7 +436,7 @@ def _results_of_models(place: Path) -> list[Result]:
     if place.suffix == ".jsonl":
         results = read_results(place)
         if not results:
-            raise UserError(f"{place} holds no results")
+            raise UserError(f"{place} holds no results; dystress evaluate writes them")
         return results
     if not place.is_dir() or (place / RECORD).is_file():
         return []

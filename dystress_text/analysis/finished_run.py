@@ -115,13 +115,14 @@ def read_finished_runs(folders: Iterable[Path]) -> tuple[list[FinishedRun], list
         record = run_folder.read_record(folder)
         if record.program != run_folder.TEXT_PROGRAM:
             file = folder / run_folder.RECORD
-            raise UserError(f"{file} is not the record of a run of {run_folder.TEXT_PROGRAM}")
+            raise UserError(f"{file} is not the record of a text run; name only text runs")
         if record.state == FINISHED:
             runs.append(FinishedRun(folder.absolute(), record))
         else:
             unfinished.append(folder.name)
     if unfinished and not runs:
-        raise UserError(f"no finished run: {', '.join(unfinished)}")
+        names = ", ".join(unfinished)
+        raise UserError(f"no run has finished: {names}; resume one with `resume_from_checkpoint`")
     return runs, unfinished
 
 
@@ -129,10 +130,11 @@ def check_alike(first: FinishedRun, second: FinishedRun) -> None:
     """Refuse two runs of one configuration with the same seed or different settings."""
     both = f"{first.folder} and {second.folder}"
     if first.seed == second.seed:
-        raise UserError(f"{both} are the same configuration with the same seed")
+        raise UserError(f"{both} are one configuration with one seed; name one of them")
     changed = differing_keys([first.settings, second.settings])
     if changed:
-        raise UserError(f"{both} have the same name but differ in {', '.join(changed)}")
+        different = ", ".join(changed)
+        raise UserError(f"{both} have one name but differ in {different}; rename a folder")
 
 
 def outcome_lines(record: RunRecord) -> list[str]:

@@ -201,7 +201,7 @@ def _curves(run: FinishedRun) -> dict[str, Curve]:
 
 
 def _varies(curve: Curve) -> bool:
-    """Return whether a curve is worth drawing, which that of a constant temperature is not."""
+    """Return whether a curve varies; that of a constant temperature is not worth drawing."""
     return len({value and round(value, 6) for value in curve.values()}) > 1
 
 

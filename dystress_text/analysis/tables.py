@@ -243,7 +243,7 @@ def _setup(run: ComparedRun) -> str:
 
 
 def end_of_range(settings: Mapping[str, Mapping[str, Any]], best: str) -> list[str]:
-    """Say if the best configuration has the largest or smallest value that was tried, else [].
+    """Return a line if the best configuration has the largest or smallest value tried, else [].
 
     Args:
         settings: the settings of each configuration. If they differ in anything but one number,

@@ -174,7 +174,7 @@ class _Lockstep:
             self.optimizer.step()
 
     def check_held_out(self) -> None:
-        """Measure held-out accuracy; keep improved weights, and stop fits without patience left."""
+        """Measure held-out accuracy; keep improved weights, stop fits that ran out of patience."""
         weight, bias = self.parameters
         for i, s in enumerate(self.alive):
             rows = self.held_out[s]

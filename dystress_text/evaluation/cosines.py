@@ -55,8 +55,8 @@ def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
         vectors: embeddings, (n, dim); only the first 2,000 are used.
 
     Returns:
-        The numbers of ``sentences`` and ``pairs``; and ``cosines``, the value that each share of
-        the pairs exceeds, for shares of at least 100 pairs. None for fewer than 50 sentences.
+        The numbers of ``sentences`` and ``pairs``, and ``cosines``: for each share of at least 100
+        pairs, the value that this share exceeds. None for fewer than 50 sentences.
     """
     vectors = np.asarray(vectors[:MOST_SENTENCES], dtype=np.float32)
     if len(vectors) < 50:

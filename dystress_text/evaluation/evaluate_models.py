@@ -122,8 +122,8 @@ def evaluate_models(
         own_data: scored pairs and a collection in memory.
 
     Returns:
-        The evaluation of each model, for a hybrid followed by that of its dense model; last, that
-        of the lexical baseline.
+        The evaluation of each model, in order; a hybrid is followed by its dense model. The
+        lexical baseline is last.
     """
     names = [name for name in settings.model if name != LEXICAL]
     loaders = {name: partial(load_model, name, _pooler_of(settings, name)) for name in names}

@@ -183,14 +183,14 @@ class EvaluatorList:
         return figures
 
     def try_own(self, untrained: SentenceTransformer, reserved: Names[str] = ()) -> None:
-        """Call the user's evaluator before training, as many name their metrics only then.
+        """Call the user's evaluator before training, to learn the names of its metrics.
 
         Args:
             untrained: the model before training.
             reserved: names of metrics that are measured outside this list.
 
         Raises:
-            ParameterError: it fails, returns no number, or names a number like another metric.
+            ParameterError: it fails, returns no number, or uses the name of another metric.
         """
         if self.own is None:
             return
@@ -252,7 +252,10 @@ def build_evaluators(
         ParameterError: data are missing or damaged, or two sets share a name.
     """
     if not getattr(own, "greater_is_better", True):
-        reason = "greater_is_better is False; return negatives, as MSEEvaluator does"
+        reason = (
+            "its greater_is_better is False, but greater values must be better; negate them, as "
+            "MSEEvaluator does"
+        )
         raise ParameterError("evaluator", reason)
     names = [name for name in dict.fromkeys(settings.eval_set) if name != "none"]
     sets = [eval_pairs(name, data_dir) for name in names]

@@ -44,8 +44,8 @@ class Judging:
     Attributes:
         models: the sorted checksums of the models.
         texts: the checksum of queries and documents.
-        shown: indices of query and document, in the order of judging.
-        answers: a key of :data:`ANSWERS` for each of the first ``shown``.
+        shown: the pairs to judge, in order: the index of a query and that of a document.
+        answers: one key of :data:`ANSWERS` for each pair judged so far, in the same order.
     """
 
     models: list[str]

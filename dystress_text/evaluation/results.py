@@ -178,7 +178,7 @@ def newest(results: Iterable[Result], key: Callable[[Result], Hashable]) -> list
 
 
 def task_names(results: Iterable[Result]) -> dict[Content, str]:
-    """Map each set whose task name is not unique to the shortest unique end of its path."""
+    """Map each set whose task name is not unique to the shortest unique suffix of its path."""
     by_content = {each.content: each for each in results}
     count = Counter(content[:2] for content in by_content)
     paths = {}
@@ -189,7 +189,7 @@ def task_names(results: Iterable[Result]) -> dict[Content, str]:
 
 
 def result_file(folder: Path) -> Path | None:
-    """Return the result file of a folder that is a run or has results, else None."""
+    """Return the result file of a folder; None if it is no run and has no results."""
     file = folder / RESULTS
     return file if file.is_file() or (folder / RECORD).is_file() else None
 

@@ -96,7 +96,7 @@ class Collection:
 
     @property
     def slug(self) -> str:
-        """The name within metric names."""
+        """The name as a part of metric names."""
         return slug_of(self.name)
 
     @cached_property
@@ -279,7 +279,10 @@ def _collection(
         elif score > 0:
             relevant.setdefault(query, {})[document] = score
     if not relevant:
-        reason = f"no query has a relevant document; {ignored} judgements name missing ones"
+        reason = (
+            f"no query has a relevant document; {ignored} judgements have an id that is missing in "
+            "the queries or documents"
+        )
         raise DataError(f"{name}: {reason}")
     asked = {query: text for query, text in queries.items() if query in relevant}
     return Collection(name, documents, asked, relevant, len(queries) - len(asked), ignored)

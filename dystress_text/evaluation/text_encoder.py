@@ -44,7 +44,7 @@ class TextEncoder:
     """Embed sentences, queries and documents for evaluation.
 
     Args:
-        model: on any device and in any mode; it stays as it is.
+        model: the model, on any device and in any mode; neither changes.
         progress: whether to show bars.
     """
 
@@ -186,8 +186,8 @@ def with_pooler(encoder: PretrainedEncoder, pooler: str) -> SentenceTransformer:
         modules = [encoder.module, *pooling_modules(pooler, encoder.module)]
         return SentenceTransformer(modules=modules, device="cpu")
     if encoder.pooler is None:
-        reason = f"{encoder.name!r} has no weights of a pooler of dense + tanh"
-        raise ParameterError("pooler_type", reason)
+        reason = f"{encoder.name!r} has no pooler of its own (dense + tanh)"
+        raise ParameterError("pooler_type", f"{reason}; use another, such as avg")
     dense = Dense(
         encoder.transformer.config.hidden_size,
         encoder.pooler.out_features,

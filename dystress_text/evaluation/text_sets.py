@@ -51,7 +51,7 @@ class StsPairs:
 
     @property
     def slug(self) -> str:
-        """The name within metric names, such as ``sts_b_dev`` for ``STS-B dev``."""
+        """The name as a part of metric names, such as ``sts_b_dev`` for ``STS-B dev``."""
         return slug_of(self.name)
 
     def metric(self, measure: str) -> Metric:
@@ -194,8 +194,8 @@ def joined(subsets: Sequence[StsPairs], name: str) -> StsPairs:
 def read_scored_pairs(source: str) -> StsPairs:
     """Read scored pairs from the columns sentence1, sentence2 and score of a table.
 
-    Alignment is measured on pairs in the top fifth of the range of scores, as on STS-B on those
-    above 4 out of 5.
+    Alignment is measured on pairs with scores in the top fifth of the range; on STS-B these are
+    the scores above 4 out of 5.
 
     Args:
         source: a .csv, .tsv, .jsonl or .parquet file, or a hub data set as ``OWNER/NAME``
@@ -250,7 +250,8 @@ def _own_pairs(rows: Iterable[LocatedRow], name: str) -> StsPairs:
                 raise DataError(f"{where}: {column} is empty or not a text")
     pairs = scored(located)
     if len(np.unique(pairs.scores)) < 2:
-        raise DataError(f"the {len(pairs)} pairs have no two different scores")
+        reason = f"expected at least two different scores, got at most one in {len(pairs)} pairs"
+        raise DataError(reason)
     low = float(pairs.scores.min())
     high = float(pairs.scores.max())
     return replace(pairs, name=name, kind="pairs", positive_above=0.8 * high + 0.2 * low)

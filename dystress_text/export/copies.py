@@ -122,7 +122,9 @@ def _write_checked(
     difference = float((embeddings - expected).abs().max())
     if not difference <= TOLERANCE:  # a NaN is refused too
         raise ParameterError(
-            "to", f"the {to} copy's vectors differ by {difference:.2g}; nothing was written"
+            "to",
+            f"embeddings of the {to} copy differ from the model's by {difference:.2g}; nothing was "
+            "written",
         )
     return difference
 
@@ -242,7 +244,7 @@ def _push(folder: Path, repository: str, model: Path) -> None:
 
 @contextmanager
 def _hub_errors(state: str) -> Iterator[None]:
-    """Turn errors into one of ``push_to_hub`` without the token; ``state`` says what is left."""
+    """Turn errors into a ParameterError that hides the token and ends with ``state``."""
     try:
         yield
     except Exception as error:  # the network, the hub and the library raise errors of many types

@@ -33,7 +33,7 @@ class _Graph(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the embeddings as states of all tokens, (n, length, dim), and once, (n, dim)."""
+        """Return the embeddings, repeated for each token, (n, length, dim), and once, (n, dim)."""
         features: dict[str, Any] = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -55,7 +55,7 @@ def write_graph(model: SentenceTransformer, folder: Path) -> None:
     """Write a model as ``onnx/model.onnx`` in ``folder``.
 
     The graph's inputs are token ids and a mask, (n, length) each. Its outputs are embeddings,
-    (n, dim), and the same repeated for each token, from which any pooling gives them back.
+    (n, dim), and a copy of the embedding for each token, so that any pooling returns it.
 
     Args:
         model: a model whose first module is a ``Transformer`` or a ``StaticEmbedding``.
@@ -86,7 +86,7 @@ def write_graph(model: SentenceTransformer, folder: Path) -> None:
 
 
 def graph_vectors(folder: Path, texts: Sequence[str]) -> Tensor:
-    """Return a copy's embeddings of texts in each way that its users get them, (ways, n, dim).
+    """Return a copy's embeddings of texts in each way that users can compute them, (ways, n, dim).
 
     These are the graph's embeddings and, if sentence-transformers reads the copy, its states after
     pooling.

@@ -65,7 +65,8 @@ def add_results(file: Path, results: Sequence[Result]) -> None:
         card.data.model_name = card.data.model_name or file.parent.resolve().name
         write_text(file, str(card))
     except Exception as error:  # a user may have written invalid YAML or any model-index
-        raise UserError(f"{file}: its head cannot take the results: {reason_of(error)}") from error
+        reason = f"the results cannot be added to its YAML metadata: {reason_of(error)}"
+        raise UserError(f"{file}: {reason}") from error
 
 
 def _shown(results: Sequence[Result]) -> list[Result]:

@@ -29,7 +29,7 @@ def content_of(
 ) -> dict[str, str]:
     """Return checksums of the training text, the evaluation data and the models.
 
-    The keys say in an error what differs.
+    If some differ from those of a finished run, the error names their keys.
 
     Args:
         settings: the settings of the run.

@@ -248,7 +248,7 @@ def load_corpus(
 
 
 def _cached(text: TrainingText, folder: Path, prefix: str) -> Corpus | None:
-    """Return the cached corpus of a text; None if there is none, or it is damaged (a warning).
+    """Return the cached corpus of a text; None without one, or with a warning if it is damaged.
 
     The text is read for its checksum only if a text that begins like it is in the cache.
     """
@@ -335,7 +335,7 @@ def _write(read: Callable[[BinaryIO], Corpus], folder: Path) -> str:
 
 
 def _read(text: TrainingText, max_samples: int | None, encode: Encode, sink: BinaryIO) -> Corpus:
-    """Write the content to ``sink``; return the rest, with an empty array of the content's type."""
+    """Write the content to ``sink``; return the rest, with an empty ``content`` of its dtype."""
     report = text.report()
     offsets = array("q", [0])
     hashes = array("q")
@@ -405,7 +405,7 @@ def _open(folder: Path) -> Corpus:
 
 
 def _check_vocabulary(tokenizer: Any, sentences: list[str], name: str) -> None:
-    """Refuse a text, or warn, if many of its tokens are unknown, as in another script."""
+    """Refuse a text, or warn, if many of its tokens are unknown, as those of another script are."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(backend, Tokenizer):
         return

@@ -38,7 +38,7 @@ class Crops:
     most: int = 32
 
     def views(self, text: str, step: int, sample: int) -> list[str]:
-        """Return two independent crops, which may overlap; of a short text the whole, twice."""
+        """Return two independent crops, which may overlap; a short text is returned twice."""
         words = [word.span() for word in WORD.finditer(text)]
         if len(words) < 2 * LEAST_WORDS:
             return [text, text]
@@ -59,7 +59,7 @@ class Crops:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the starts and lengths of both views of each sample, both (2, n).
 
-        They are crops; in half of the steps those of a sample with a title are title and body.
+        Views are crops; in half of the steps, a sample with a title has title and body as views.
 
         Args:
             lengths: lengths of the samples, (n,), in words or tokens.

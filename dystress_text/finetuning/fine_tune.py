@@ -81,7 +81,7 @@ def fine_tune(
 
     Args:
         settings: the settings of model, data, loss, evaluation and training.
-        texts: training texts, in place of those of the settings.
+        texts: training texts, which replace those that the settings name.
         evaluator: the user's evaluator, which runs before those of the settings.
 
     Raises:
@@ -168,7 +168,7 @@ def _print_first_samples(text: TrainingText, settings: FineTuningSettings) -> No
 def _choose_metric(
     evaluation: EvaluatorList, training: TrainingSettings, initial: TextModel
 ) -> str | None:
-    """Return the metric that selects the best model; call the user's evaluator for its names."""
+    """Return the metric that selects the best model, after a first call of the user's evaluator."""
     evaluation.try_own(initial.untrained, reserved=[RECALL.name])
     if evaluation.ignored:
         OUTPUT.info(f"evaluator: not used as figures: {', '.join(evaluation.ignored)}")

@@ -275,7 +275,7 @@ def _checked_embedder(
 
 
 def new_head(transformer: Any, dim: int | None = None) -> Dense:
-    """Return a new SimCSE head, dense + tanh on embeddings (n, dim), initialised as the encoder."""
+    """Return a new SimCSE head, dense + tanh on (n, dim), initialised like the encoder."""
     dim = dim or transformer.config.hidden_size
     head = Dense(dim, dim, activation_function=nn.Tanh())
     nn.init.normal_(head.linear.weight, std=getattr(transformer.config, "initializer_range", 0.02))
@@ -313,7 +313,7 @@ def _static(
         reason = "a static encoder has no dropout: its views are crops, `views` crop"
         raise ParameterError("views", reason)
     if "pooler_type" in given and settings.pooler_type != "avg":
-        raise ParameterError("pooler_type", "a static encoder takes the mean, avg")
+        raise ParameterError("pooler_type", "a static encoder has only avg; leave the option out")
     dense = None
     if settings.hybrid not in (None, LEXICAL):
         dense = load_dense(settings.hybrid)
@@ -372,8 +372,8 @@ _TOLERANCE = 1e-4  # between unit vectors
 def check_saving(initial: TextModel, max_seq_length: int, scratch: Path) -> None:
     """Check that the training pass embeds texts as ``encode`` of the saved model does.
 
-    For this the pass has no dropout, and no head that is not saved. The model is saved to
-    ``scratch``, which is removed; the random state is restored.
+    The check runs without dropout, and without a head that only training uses. The model is saved
+    to ``scratch``, which is then removed; the random state is restored.
 
     Raises:
         ParameterError: the embeddings of a text differ.
@@ -413,6 +413,7 @@ def _check_trials(initial: TextModel, saved: SentenceTransformer, max_seq_length
     worst = int(distances.argmax())
     if not distances[worst] <= _TOLERANCE:
         reason = (
-            f"training would embed {texts[worst][:40]!r} {distances[worst]:.2g} away from encode"
+            f"training and encode of the saved model give {texts[worst][:40]!r} different "
+            f"embeddings, {distances[worst]:.2g} apart; choose another model"
         )
         raise ParameterError("model_name_or_path", reason)

@@ -37,7 +37,7 @@ from dystress_text.training.settings import TrainingSettings
 
 @dataclass
 class Measurements:
-    """Measures the model of a run before and after training, and writes that into its record.
+    """Measures a run's model before and after training, and writes the results into its record.
 
     Attributes:
         text_model: the model of the run.
@@ -62,7 +62,7 @@ class Measurements:
     def before_training(self) -> None:
         """Measure the untrained model with each pooler, and the lexical baseline.
 
-        Of a hybrid, measure the dense model too, which it has to beat.
+        For a hybrid, measure the dense model too: the hybrid has to beat it.
         """
         record = self.record
         shown = self.shown_set
@@ -132,7 +132,7 @@ class Measurements:
         return not (options["supervised"] or options["no_samples"])
 
     def _add_samples(self, label: str, vectors: Tensor) -> None:
-        """Record some training texts with those nearest to them by ``vectors`` (texts, dim)."""
+        """Record some training texts, each with its nearest texts by ``vectors`` (texts, dim)."""
         seed = self.record.settings["seed"]
         self.record.samples[label] = nearest_texts(self.data.corpus.sampled_texts, vectors, seed)
 

@@ -38,8 +38,8 @@ class TextTask:
         objective: the loss.
         evaluation: the evaluators; None for no evaluation.
         packed: whether to leave out padding where the model allows it (BERT, RoBERTa and similar).
-        masking: masks tokens for a masked-language-model loss, which is added and needs a
-            language-model head; None to add none.
+        masking: masks tokens for an additional masked-language-model loss, which needs a
+            language-model head; None for no such loss.
         mlm_weight: the weight of that loss.
     """
 
@@ -107,7 +107,7 @@ class TextTask:
     def spread(self) -> float:
         """Return 1 minus the mean cosine between samples; a collapse brings it near 0.
 
-        Of a hybrid only the trained part counts.
+        For a hybrid, only the trained part counts.
         """
         model = self.text_model.embedder.model
         vectors = encode(model, self.corpus.sampled_texts[:PROBES]).double()  # (n, dim)

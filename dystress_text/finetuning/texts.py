@@ -48,7 +48,7 @@ SHOWN_LENGTH = 100  # characters of each text
 
 @dataclass
 class CorpusReport(LineCounts):
-    """Counts of a training text as it was read; of a table each cell is a line."""
+    """Counts of a training text as it was read; each cell of a table counts as a line."""
 
     sha256: str = ""  # of the lines
     unit: str = "sentence"  # of samples: sentence or row
@@ -190,7 +190,7 @@ def _concatenate(texts: Sequence[TrainingText]) -> TrainingText:
 def _lines_of_rows(
     table: Table, columns: Sequence[str], supervised: bool, separator: bytes, parameter: str
 ) -> Iterator[bytes]:
-    """Yield a line for each cell with supervision, else for the joined cells of each row.
+    """Yield one line per cell with supervision, else one per row, with its cells joined.
 
     With supervision an empty cell is an error, as skipping it would shift all later cells.
     """

@@ -103,7 +103,7 @@ def write_bytes(file: Path, content: bytes) -> None:
 
 @contextmanager
 def _os_errors() -> Iterator[None]:
-    """Turn the errors of libraries in Rust, which tell an OSError as text, into that OSError."""
+    """Turn errors of Rust libraries, which report an OSError only as text, into that OSError."""
     try:
         yield
     except Exception as error:  # tokenizers raises no subclass

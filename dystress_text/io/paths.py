@@ -50,11 +50,11 @@ def model_name(path: str) -> str:
 
 
 def distinct_names(contents: Mapping[K, tuple[str, str | None]]) -> dict[K, str]:
-    """Map each key to the shortest end of its path that no other path has.
+    """Map each key to the shortest unique suffix of its path.
 
     Args:
-        contents: path and checksum by key. The checksum is part of the name where two contents have
-            one path.
+        contents: path and checksum by key. If several contents share a path, their names contain
+            the checksum too.
     """
     ends = {}
     for key, (path, checksum) in contents.items():

@@ -106,7 +106,7 @@ def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def ending_of(source: str | Path) -> str:
-    """Return a file's extension in lower case, before that of a compression."""
+    """Return a file's extension in lower case, without that of a compression."""
     path = Path(str(source).lower())
     return Path(path.stem).suffix if path.suffix in OPENERS else path.suffix
 

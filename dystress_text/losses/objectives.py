@@ -154,8 +154,8 @@ class ContrastiveLoss(Objective):
             hard_negatives: any number of tensors, (batch, dim). Each row is a candidate for every
                 anchor; ``hard_negative_weight`` applies to row i with anchor i.
             texts: an id of each anchor and positive, (batch, 2), the same for equal texts. Samples
-                that share one are no negatives of each other, but for hard negatives. The number
-                of negatives that ``debiased``, ``hcl`` and ``adnce`` take still counts them.
+                that share a text are not negatives of each other, though their hard negatives are.
+                ``debiased``, ``hcl`` and ``adnce`` still count them as negatives.
 
         Raises:
             ValueError: the shapes differ, or a single pair has no negatives.

@@ -125,7 +125,7 @@ class _GramMatrix(torch.autograd.Function):
 
 
 def _add_at(logits: Tensor, columns: Tensor, amount: float) -> None:
-    """Add an amount in some columns of each row, in place.
+    """Add an amount to some columns of each row, in place.
 
     Args:
         logits: (rows, columns).
@@ -138,7 +138,7 @@ def _add_at(logits: Tensor, columns: Tensor, amount: float) -> None:
 
 
 def local_columns(rows: int, gather: Gather, device: torch.device) -> Tensor:
-    """Return the columns of this process's rows among the rows of all processes, (rows,)."""
+    """Return the indices of this process's rows among the gathered rows, (rows,)."""
     return torch.arange(rows, device=device) + gather.rank * rows
 
 

@@ -52,7 +52,7 @@ class LossPart(nn.Module):
     source: ClassVar[str] = ""  # the paper, as a card cites it
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of the string, by name."""
+        """Return the arguments that the string contains, by name."""
         given = {}
         for name, parameter in parameters(type(self)).items():
             value = plain(self.argument(name))

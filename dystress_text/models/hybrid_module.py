@@ -77,8 +77,8 @@ class BagReader:
     def features(self, texts: Sequence[str]) -> dict[str, Any]:
         """Return ``tokens`` and ``weights``, (tokens,) each, and the texts' ``offsets``, (n + 1,).
 
-        No tensor has one row for each text, so losses of sentence-transformers that split batches
-        leave these whole or raise an error.
+        No tensor has one row for each text, so losses of sentence-transformers that split a batch
+        by rows leave it whole or raise an error.
         """
         bags = [self.bag(text) for text in texts]
         tokens = [token for bag in bags for token in bag]

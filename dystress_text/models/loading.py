@@ -118,7 +118,8 @@ def load_encoder(name_or_path: str, dropout: float | None = None) -> PretrainedE
             renamed = {r"^mlp\.dense\.": f"{info['prefix']}.pooler.dense."}
         module = _load(name_or_path, "cpu", renamed, dropout)[0]
         if not isinstance(module, Transformer):
-            raise UserError(f"{name_or_path!r} has no transformer, so its pooler is fixed")
+            reason = "has no transformer, so its pooler is fixed; leave `pooler_type` out"
+            raise UserError(f"{name_or_path!r} {reason}")
         transformer = transformer_of(module)
         _check_weights_are_complete(name_or_path, info)
         _check_tokenizer(name_or_path, module)
@@ -327,7 +328,8 @@ def _folders_of_encoders(name_or_path: str) -> list[str]:
             way = f"hf download {name_or_path} --local-dir FOLDER, then name FOLDER"
             raise UserError(f"{name_or_path!r} is a hybrid model: run {way}")
         if not name.startswith("sentence_transformers."):
-            raise UserError(f"cannot load {name_or_path!r}: {MODULES} names {name!r}")
+            reason = f"{MODULES} names {name!r}, and only modules of sentence-transformers are run"
+            raise UserError(f"cannot load {name_or_path!r}: {reason}")
     return [folder.as_posix() for folder in folders]
 
 
@@ -422,5 +424,6 @@ def _dropout_rates(name_or_path: str, rate: float | None) -> dict[str, Any]:
         if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float | int)
     ]
     if not names:
-        raise ParameterError("dropout", "this encoder's configuration names no dropout rate")
+        reason = "this encoder's configuration has no dropout rate; leave the option out"
+        raise ParameterError("dropout", reason)
     return dict.fromkeys(names, rate)

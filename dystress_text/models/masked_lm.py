@@ -42,7 +42,8 @@ class TokenMasking:
         self, tokenizer: PreTrainedTokenizerBase, probability: float = 0.15, seed: int = 0
     ) -> None:
         if tokenizer.mask_token is None:
-            raise ParameterError("do_mlm", "this encoder's tokenizer has no mask token")
+            reason = "this encoder's tokenizer has no mask token; leave the option out"
+            raise ParameterError("do_mlm", reason)
         self._collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
         self._special = torch.tensor(sorted(set(tokenizer.all_special_ids)))
         self._seed = seed

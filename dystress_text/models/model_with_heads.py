@@ -108,7 +108,10 @@ def _check_tokens_have_rows(first: Any) -> None:
     table = first if isinstance(first, StaticEmbedding) else first.model.get_input_embeddings()
     tokens = 1 + max(first.tokenizer.get_vocab().values())
     if tokens > table.num_embeddings:
-        reason = f"{tokens:,} tokens, but its table has only {table.num_embeddings:,} rows"
+        reason = (
+            f"{tokens:,} tokens, but its embedding table has only {table.num_embeddings:,} rows; "
+            "call resize_token_embeddings and save it again"
+        )
         raise ParameterError("model_name_or_path", f"its tokenizer has {reason}")
 
 
@@ -125,5 +128,8 @@ def check_views(trained: ModelWithHeads) -> None:
     with torch.no_grad(), torch.random.fork_rng(devices):
         first, second = in_training(ids.to(device).repeat(2), lengths)
     if torch.equal(first, second):
-        reason = "this encoder has none, so both views of a text are equal; give one or use crops"
+        reason = (
+            "this encoder has no dropout, so both views of a text are equal; give a rate, such as "
+            "0.1, or set `views` to crop"
+        )
         raise ParameterError("dropout", reason)

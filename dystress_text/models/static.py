@@ -290,7 +290,6 @@ def fast_tokenizer(model: SentenceTransformer) -> Tokenizer:
     """Return a model's tokenizer as a ``tokenizers.Tokenizer``, which static models need."""
     tokenizer = getattr(model.tokenizer, "backend_tokenizer", model.tokenizer)
     if not isinstance(tokenizer, Tokenizer):
-        raise ParameterError(
-            "vocabulary", f"{type(tokenizer).__name__} has no fast form; embedded needs none"
-        )
+        reason = f"{type(tokenizer).__name__} has no fast version, which a static model needs"
+        raise ParameterError("vocabulary", f"{reason}; use embedded")
     return tokenizer

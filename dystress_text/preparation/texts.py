@@ -95,7 +95,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _bounded(tar: tarfile.TarFile, most: int) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of an archive; raise ValueError at links, and beyond ``most`` bytes."""
+    """Yield an archive's members; raise ValueError for a link, or for more than ``most`` bytes."""
     total = 0
     for member in tar:
         total += tarfile.BLOCKSIZE + member.size  # an empty file takes room, too

@@ -37,7 +37,7 @@ def _draw(texts: list[str], file: Path) -> None:
     with style():
         figure = draw_losses(losses, (1, 2), (4.75, 2.2 + 0.15 * len(losses)))
         if figure is None:
-            raise UserError("no loss has a temperature that depends on the similarity alone")
+            raise UserError("nothing to draw: no temperature depends on the similarity alone")
         figure.savefig(file)
     print(f"{file} shows the losses.")
 

@@ -335,7 +335,7 @@ def _run(run: PlannedRun, logs: Path) -> bool:
 def _wait_until_free(log: IO[str]) -> None:
     """Wait for a process that a killed sweep left behind; then lock the log for the next one.
 
-    A process inherits the open log as its output and thereby the lock, so it is never without it.
+    A process inherits the open log as its output, and with it the lock, so it always holds it.
     """
     with suppress(ImportError, OSError):  # Windows has no fcntl, some disks have no locks
         import fcntl

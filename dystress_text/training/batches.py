@@ -50,7 +50,7 @@ class BatchOrder:
         return self.size // self.batch_size
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
-        """Return this process's sample indices of an epoch, (batches, batch_size / world_size)."""
+        """Return this process's sample indices in an epoch, (batches, batch_size / world_size)."""
         order = np.random.default_rng([self.seed, epoch]).permutation(self.size)
         by_rank = order[: len(self) * self.batch_size].reshape(len(self), self.world_size, -1)
         return np.ascontiguousarray(by_rank[:, self.rank])

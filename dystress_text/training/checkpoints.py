@@ -120,7 +120,7 @@ class Checkpoints:
         on_main_process(self.accelerator, finish)
 
     def find(self) -> tuple[Path | None, TrainingState]:
-        """Return the newest checkpoint and its progress; None and no progress to start anew.
+        """Return the newest checkpoint and its state, or None and a new state to start anew.
 
         Raises:
             ParameterError: the checkpoint is damaged or belongs to another run.

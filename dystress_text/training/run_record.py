@@ -63,7 +63,7 @@ class Metric:
         return f"{self.set}_{self.measure}" if self.measure else self.set
 
     def is_on(self, kind: str, name: str) -> bool:
-        """Return whether a set has a part in the figure. A record without kinds knows its name."""
+        """Return whether the metric is on this set, or averages over it; records may lack kinds."""
         return not {(kind, name), ("", name)}.isdisjoint(self.sets or [(self.kind, self.set)])
 
     @property
@@ -97,7 +97,7 @@ class Hybrid(BaseModel):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The gain by training in retrieval on held-out rows."""
+    """How much training improves retrieval on held-out rows."""
 
     texts: int  # rows
     gain: float  # x 100

@@ -52,7 +52,7 @@ class SimilarityLog:
         self._compared = compared
 
     def end_step(self) -> None:
-        """Make the batches since the last call one step."""
+        """Count the batches since the last call as one step."""
         assert self._step is not None
         self._steps.append(self._step)
         self._step = None

@@ -56,7 +56,7 @@ class Task(Protocol):
         """Return the metrics of ``model`` by name. The random state must not change."""
 
     def save(self, folder: Path) -> None:
-        """Save ``model`` as users load it, in place of the one saved before."""
+        """Save ``model`` in the format that users load; replace the one saved before."""
 
 
 @dataclass(kw_only=True)
@@ -68,7 +68,7 @@ class TrainingPlan:
         samples: the number of training samples.
         data_id: identifies the content of the training data, such as a checksum.
         record: the record of the run. Its ``settings`` are all options, which a resumed run must
-            share; their ``metric_for_best_model`` selects the model to keep, or None the last.
+            share; their ``metric_for_best_model`` selects the model to keep; None keeps the last.
         make_optimizer: makes the optimizer for a network; None for AdamW.
         has_collapsed: returns whether the embeddings of all samples have become equal. Such a model
             does not replace a saved one.

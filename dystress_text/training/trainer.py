@@ -358,7 +358,8 @@ class Trainer:
         best = state.best_metric
         if best is None and math.isnan(value):
             raise TrainingError(
-                f"{name} is not finite: all embeddings are equal, or some are not finite"
+                f"{name} is not finite: all embeddings are equal, or some are not finite; lower "
+                "`learning_rate` or raise the temperature"
             )
         if best is None or value > best:
             if state.best_step != state.step:
@@ -390,7 +391,7 @@ def _due(step: int, every: int) -> bool:
 
 
 def _make_optimizer(plan: TrainingPlan, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """Return the optimizer of the network and of the loss's parameters, without decay for these."""
+    """Return the optimizer of the network and the loss; the loss has no weight decay."""
     if plan.make_optimizer is not None:
         optimizer = plan.make_optimizer(plan.task.model)
     else:

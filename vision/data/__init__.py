@@ -28,7 +28,7 @@ AT_IMAGENET_SCALE: dict[str, Any] = {"jitter": 2.0, "blur": True}
 
 
 def is_known(dataset: str) -> bool:
-    """Return whether this names a set, in any of its spellings, or the drawn shapes."""
+    """Return whether ``dataset`` is the name of a published set, with ``-`` or ``_``, or shapes."""
     return dataset.replace("-", "_") in {*SET_NAMES, SHAPES}
 
 

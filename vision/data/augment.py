@@ -56,7 +56,7 @@ class CropAndFlip:
 
     @torch.no_grad()
     def of_crops(self, crops: Tensor) -> Tensor:
-        """Make views of crops, uint8 (n, count, 3, size, size), ordered as by a call."""
+        """Make views of crops, uint8 (n, count, 3, size, size), ordered as ``__call__`` does."""
         count = crops.shape[1]
         views = crops.transpose(0, 1).flatten(0, 1) / 255
         return self._finish(views, count)
@@ -66,7 +66,7 @@ class CropAndFlip:
         return normalised(self._recolour(views, count), self.mean, self.std)
 
     def _recolour(self, views: Tensor, count: int) -> Tensor:
-        """Change the colours of views (count n, 3, size, size) in [0, 1]; here they stay."""
+        """Return views (count n, 3, size, size) in [0, 1] unchanged; a subclass changes colours."""
         return views
 
 
@@ -88,7 +88,7 @@ class SimclrAugment(CropAndFlip):
         return views
 
     def _jitter(self, views: Tensor, count: int) -> Tensor:
-        """Change the colours of most views; each of ``count`` equal parts has its own order."""
+        """Jitter the colours of most views; each of ``count`` equal parts draws its own order."""
         device = views.device
         constants = constant((JITTER, _NEUTRAL), device)
         spread, neutral = constants[:, :, None]  # (4, 1) each
@@ -114,12 +114,12 @@ class SimclrAugment(CropAndFlip):
 
 
 def _chosen(views: Tensor, rate: float) -> Tensor:
-    """Draw which of the views (n, 3, h, w) to change: (n,)."""
+    """Draw a mask of the views (n, 3, h, w) to change, (n,)."""
     return torch.rand(len(views), device=views.device) < rate
 
 
 def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
-    """Turn the hue of images (n, 3, h, w) in [0, 1] by parts of the circle, (n,).
+    """Rotate the hue of images (n, 3, h, w) in [0, 1] by ``turns`` of the colour circle, (n,).
 
     With the hue h in sixths, red is ``min + chroma * clamp(|h - 3| - 1, 0, 1)``, green and blue are
     the same with ``2 - |h - 2|`` and ``2 - |h - 4|``: saturation is never needed.
@@ -152,7 +152,7 @@ OPERATIONS = (  # of the jitter: they take images in [0, 1] and a factor for eac
 def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     """Blur images (n, 3, h, w) by Gaussians of standard deviation ``sigma`` (n,), in pixels.
 
-    As kornia's ``gaussian_blur2d``, without a check that waits for the device.
+    This equals kornia's ``gaussian_blur2d``, without its check that waits for the device.
     """
     weights = get_gaussian_kernel1d(kernel, sigma[:, None])
     blurred: Tensor = filter2d_separable(images, weights, weights, "reflect")

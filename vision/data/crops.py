@@ -42,17 +42,17 @@ def draw_crops(
 ) -> Crops:
     """Draw crops and flips for images of one size, by the rule of ``RandomResizedCrop``.
 
-    The area is uniform in [min_scale, max_scale] of the image's, the aspect log-uniform in
-    [3/4, 4/3]. Both are redrawn until the box fits; after ten attempts it is the largest
-    box in the middle that has an allowed aspect.
+    The area, as a share of the image's, is uniform in [min_scale, max_scale]; the aspect ratio is
+    log-uniform in [3/4, 4/3]. Both are redrawn until the box fits; after ten attempts, the box is
+    the largest central one with an allowed aspect ratio.
 
     Args:
         count: number of crops.
-        height: of the images, in pixels.
-        width: of the images, in pixels.
+        height: height of the images, in pixels.
+        width: width of the images, in pixels.
         crop: the sizes of the crops.
-        device: where the random numbers are drawn.
-        generator: of the random numbers; torch's own by default.
+        device: the device on which random numbers are drawn.
+        generator: draws the random numbers; None for torch's default generator.
     """
 
     def uniform(low: float, high: float) -> Tensor:
@@ -81,8 +81,8 @@ def draw_crops(
 def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
     """Crop, resize (bilinear) and mirror, uint8 (n, 3, h, w) -> (n, 3, size, size) in [0, 1].
 
-    There is no filter against aliasing, as views are mostly enlarged. A crop of more than twice
-    their side would alias.
+    There is no antialiasing, since crops are mostly enlarged. A crop with more than twice the side
+    of its view would alias.
 
     Args:
         images: uint8 (n, 3, h, w).
@@ -111,5 +111,5 @@ def _coordinates(start: Tensor, length: Tensor, steps: Tensor, side: int) -> Ten
 
 @lru_cache
 def constant(rows: tuple[tuple[float, ...], ...], device: torch.device | str) -> Tensor:
-    """Return a constant on the device, made once, as each copy to a GPU waits for it."""
+    """Return a constant on the device, cached, since each copy to a GPU waits for the GPU."""
     return torch.tensor(rows, dtype=torch.float32, device=device)

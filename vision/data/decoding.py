@@ -25,16 +25,16 @@ BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
 def decode(source: bytes | Path, origin: str = "an image", enough: float = math.inf) -> Image.Image:
     """Return the picture as RGB, upright by its EXIF orientation.
 
-    A JPEG of many pixels is decoded at a half, a quarter or an eighth of its size, which is
-    several times as fast, while the root of its pixels stays at least ``enough``.
+    A large JPEG is decoded at a half, a quarter or an eighth of its size, which is several times as
+    fast, if the square root of its number of pixels then is at least ``enough``.
 
-    Grayscale, palette and CMYK images are converted. Of 16 bits the upper 8 are kept. Transparency
-    is composited on white. EXIF that cannot be read is ignored.
+    Grayscale, palette and CMYK images are converted; 16-bit images keep their upper 8 bits.
+    Transparency is composited on white. EXIF that cannot be read is ignored.
 
     Args:
         source: content or path of a file.
         origin: the content's name in errors.
-        enough: root of the pixels that suffice.
+        enough: the square root of the number of pixels that suffices.
 
     Raises:
         DataError: the file is damaged, or of an unknown format.
@@ -57,7 +57,7 @@ def decode(source: bytes | Path, origin: str = "an image", enough: float = math.
 
 
 def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int]:
-    """Return height and width from the header; EXIF may exchange them in the upright picture."""
+    """Return height and width from the header, as they are before any rotation by EXIF."""
     with _opened(source, origin) as image:
         return image.height, image.width
 
@@ -73,7 +73,7 @@ def cut_square(picture: Image.Image, square: Square) -> Image.Image:
     Sides are rounded down as in torchvision's ``Resize`` and transformers' image processors.
 
     Args:
-        picture: as RGB.
+        picture: the picture, in RGB.
         square: the side of the square, and the shorter side of the resized picture.
     """
     side = square.image_size

@@ -51,10 +51,10 @@ def list_files(folder: Path, recursive: bool = True) -> tuple[list[Path], list[P
 def read_folder(root: Path, split: str, wanted: Sequence[str] = ()) -> EncodedImages:
     """List the images of a split, with its subfolders as classes.
 
-    Images next to subfolders have no class, so that all are read without labels.
+    Images next to subfolders have no class; with such images, all are read without labels.
 
     Args:
-        root: of the set; without splits it is the training split.
+        root: the folder of the set; if it is not divided, all of it is the training split.
         split: ``train`` or ``test``.
         wanted: the classes to read, by default all. A test split may lack some.
     """
@@ -73,7 +73,8 @@ def read_folder(root: Path, split: str, wanted: Sequence[str] = ()) -> EncodedIm
         files, ignored = list_files(folder)
     for label, name in enumerate(classes):
         if is_divided(exact_splits(_subfolders(folder / name))):
-            raise ParameterError("dataset", f"{folder / name} has splits; name it, or move them")
+            reason = "is itself divided into splits; name that folder, or move its splits away"
+            raise ParameterError("dataset", f"{folder / name} {reason}")
         of_class, others = list_files(folder / name)
         if not of_class:
             known = "no images of a known ending, such as .jpg,"
@@ -138,7 +139,7 @@ def _subfolders(folder: Path) -> list[str]:
 
 
 def _is_read(folder: Path) -> bool:
-    """Return whether a folder is visible, and neither a run of training nor around itself."""
+    """Return whether a folder is visible, and neither a training run nor a link to a parent."""
     is_run = any((folder / name).is_file() for name in (RECORD, LOCK))
     is_loop = folder.parent.resolve().is_relative_to(folder.resolve())
     return not (is_run or is_loop or _is_hidden(folder.name))

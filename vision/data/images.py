@@ -66,7 +66,7 @@ class ImageFiles:
         return content, self.name(row)
 
     def name(self, row: int) -> str:
-        """Return the path of an image file, or the parquet files of the column and its row."""
+        """Return the path of an image file, or the origin of a parquet column and the row in it."""
         stored_row = int(self.rows[row])
         if isinstance(self.contents, pa.ChunkedArray):
             return f"{self.origin}, row {stored_row}"
@@ -76,7 +76,7 @@ class ImageFiles:
         return replace(self, rows=self.rows[rows])
 
     def fingerprint(self) -> Iterable[bytes]:
-        """Return what to hash: file names, or the rows of a column and the lengths of its files."""
+        """Return what to hash: file names, or a column's rows with the lengths of their files."""
         if isinstance(self.contents, pa.ChunkedArray):
             lengths = pc.binary_length(self.contents).to_numpy().astype(np.int64)
             return self.rows.tobytes(), lengths[self.rows].tobytes()
@@ -120,7 +120,7 @@ class ImageSet(ABC):
         Args:
             rows: indices of the images.
             kinds: sizes of crops, and the number of crops of each size.
-            key: the seed of the draws, together with the row: an image has the same crops in any
+            key: seeds the draws together with the row, so that an image has the same crops in any
                 batch and process.
 
         Returns:
@@ -279,7 +279,7 @@ def square_of(images: ImageSet, side: int) -> Square:
     """Return the square that evaluation cuts out: the whole image if it has the input's size.
 
     Args:
-        images: for training.
+        images: the training images.
         side: side of the encoder's input, in pixels.
     """
     crop = 1.0 if images.size == (side, side) else EVALUATION_CROP
@@ -289,9 +289,9 @@ def square_of(images: ImageSet, side: int) -> Square:
 def mean_std(images: ImageSet, square: Square) -> MeanStd:
     """Return mean and standard deviation of each channel, for values from 0 to 1.
 
-    CIFAR, Tiny-ImageNet and ImageNet have :data:`KNOWN_MEAN_STD`, and so have their long tails. For
-    other sets the squares are counted: of all images in memory, or of at most 1,000 evenly spaced
-    files.
+    For CIFAR, Tiny-ImageNet, ImageNet and their long tails they are in :data:`KNOWN_MEAN_STD`. For
+    other sets they are computed from the squares of all images if these are in memory, else from
+    those of at most 1,000 evenly spaced files.
     """
     known = images.name.replace("_", "-").removesuffix("-lt")
     if known in KNOWN_MEAN_STD:

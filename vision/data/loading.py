@@ -61,12 +61,13 @@ def load_images(
         input_size: side of the encoder's input.
         train_list: file that chooses the training images: a path a line, for image files, or an
             array of positions.
-        keep_count: replace damaged images by the next whole one of their class, so that a run goes
-            on in its order.
+        keep_count: replace a damaged image by the next intact one of its class, so that a resumed
+            run sees its samples in the same order.
     """
     if name_or_path == SHAPES:
         if train_list is not None:
-            raise ParameterError("train_list", f"{SHAPES} are drawn: there are no files to name")
+            reason = f"does not apply to {SHAPES}, which are generated"
+            raise ParameterError("train_list", reason)
         return make_shapes(split)
     encoded = find_images(name_or_path, split, data_dir, train_list)
     if skip_corrupt:
@@ -89,7 +90,7 @@ def load_test(
     skip_corrupt: bool = False,
     input_size: int = USUAL,
 ) -> ImageSet:
-    """Load the test split that belongs to training images, with their numbering of the classes.
+    """Load the test split that belongs to training images, with their class indices.
 
     Classes are matched by name; a test split may lack some.
 
@@ -203,7 +204,7 @@ def _decode_all(encoded: EncodedImages, size: tuple[int, int]) -> ImageSet:
 
 
 def _drop_corrupt(images: EncodedImages, keep_count: bool) -> EncodedImages:
-    """Return the set without its damaged pictures, or with others instead, if they are few."""
+    """Leave out damaged images, or replace them; raise an error if there are many."""
     faults = _find_faults(images)
     if not faults:
         return images
@@ -238,7 +239,7 @@ def _replace_rows(
 
 
 def _find_faults(images: EncodedImages) -> dict[int, str]:
-    """Decode all pictures, and return by row why some cannot be decoded."""
+    """Decode all images; map the row of each that fails to the reason."""
 
     def fault_of(row: int) -> str | None:
         try:

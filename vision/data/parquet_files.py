@@ -29,11 +29,11 @@ _NUMBER = re.compile(r"[-_. ]?(\d+)(?:-of-(\d+))?(?:-[0-9a-f]{16})?$")  # and th
 
 
 def read_tables(root: Path, files: Sequence[Path], split: str) -> EncodedImages:
-    """Return the images of a split, without a name for the set.
+    """Read the images of a split from parquet files; the caller names the set.
 
     Args:
         root: folder of the set.
-        files: all its parquet files.
+        files: all parquet files of the set.
         split: ``train`` or ``test``.
 
     Raises:
@@ -68,7 +68,7 @@ def _split_of(path: Path) -> str:
 
 
 def _check_complete(name: str, files: Sequence[Path]) -> None:
-    """Reject a split whose files are of several configurations, or not all that there were."""
+    """Reject a split whose files belong to several configurations, or of which some are missing."""
     folders = {path.parent.parent if path.parent.name == name else path.parent for path in files}
     if len(folders) > 1:  # configurations may share their images
         known = ", ".join(map(str, sorted(folders)))
@@ -84,11 +84,12 @@ def _check_complete(name: str, files: Sequence[Path]) -> None:
     prefixes = {_NUMBER.sub("", stem) for stem in stems}
     if totals - {len(files)} or (len(prefixes) == 1 and gaps):
         listed = ", ".join(map(str, files))
-        raise DataError(f"not all files of one numbered set, or of several: {listed}")
+        reason = "the numbers of these files have gaps, or belong to several sets"
+        raise DataError(f"{reason}; keep all files of one set: {listed}")
 
 
 def read_parquet(files: Sequence[Path]) -> EncodedImages:
-    """Return the images of parquet files, without a name.
+    """Read the images in parquet files; the caller names the set.
 
     A row of a parquet file cannot be read without its neighbours. ``datasets`` therefore copies the
     files once to a cache, from where they are mapped into memory. The column's field ``bytes``
@@ -96,7 +97,7 @@ def read_parquet(files: Sequence[Path]) -> EncodedImages:
     label is -1, as in test splits on the hub.
 
     Args:
-        files: of a split, in order.
+        files: the files of a split, in order.
 
     Raises:
         DataError: a file is damaged or has no column of images, or a label is not a class.
@@ -141,9 +142,10 @@ def read_parquet(files: Sequence[Path]) -> EncodedImages:
 
 
 def _link_in_cache(files: Sequence[Path]) -> list[Path]:
-    """Link to the files from the folder for their copy, which is another one once they change.
+    """Link to the files from a cache folder; changed files have another folder.
 
-    Their own paths may have signs that ``datasets`` takes for patterns, variables or protocols.
+    Their own paths may contain characters that ``datasets`` reads as patterns, variables or
+    protocols.
     """
     identity = []
     for path in files:

@@ -18,7 +18,7 @@ SPLIT_NAMES = {name for names in SPLITS.values() for name in names}
 
 
 def exact_splits(names: Iterable[str]) -> list[str]:
-    """Return the names that are those of splits, without further words."""
+    """Return the names that name a split and nothing else, such as ``train``."""
     return [name for name in names if name.casefold() in SPLIT_NAMES]
 
 
@@ -55,7 +55,7 @@ def choose_split(
         names: candidates, the preferred one first.
         split: ``train`` or ``test``.
         has_labels: whether the split of a name has labels.
-        unread: what belongs to no split; named with the training split.
+        unread: paths that belong to no split; the notes of the training split name them.
 
     Raises:
         NoAccuracyError: there is no candidate.

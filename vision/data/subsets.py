@@ -92,7 +92,7 @@ def _positions(file: Path, count: int) -> list[int]:
 
 
 def _named(file: Path, images: EncodedImages) -> list[int]:
-    """Read paths, one a line; relative ones begin in the images' folder or one of two above it."""
+    """Read paths, one a line, absolute or relative to the images' folder or the two above it."""
     files = images.files.contents
     if not isinstance(files, list):
         raise ValueError(f"{images.name} has parquet files, whose rows only FILE.npy can choose")

@@ -107,12 +107,12 @@ def evaluate_encoders(settings: ImageEvaluationSettings) -> None:
 def load_sets(
     settings: ImageEvaluationSettings, train_list: str | None, side: int
 ) -> dict[str, ImageSet]:
-    """Load the splits ``train`` and ``test``; features alone need no test images.
+    """Load the splits ``train`` and ``test``; writing features needs no test images.
 
     Args:
         settings: data set, how many images, and whether damaged ones are left out.
         train_list: file that chooses the training images.
-        side: of the input of the encoders, in pixels.
+        side: side of the encoders' input, in pixels.
 
     Raises:
         NoAccuracyError: there is no labelled test split, and something is to be measured.
@@ -164,7 +164,7 @@ def with_images_of_training(
 ) -> tuple[ImageEvaluationSettings, str | None]:
     """Return the settings with a data set, and the file that chooses its training images, if any.
 
-    Without one in the settings both are those of the training of the model.
+    If the settings name no data set, both are those that the model was trained on.
     """
     if settings.dataset is not None:
         return settings, None

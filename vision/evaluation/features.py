@@ -37,8 +37,8 @@ def image_features(encoder: ImageEncoder, images: ImageSet, batch_size: int) -> 
     """Return the features of all images, without augmentation.
 
     Args:
-        encoder: on any device.
-        images: to encode.
+        encoder: the encoder, on any device.
+        images: the images to encode.
         batch_size: images that are encoded at a time.
 
     Returns:
@@ -65,8 +65,8 @@ def write_features(
 
     Args:
         file: replaced if it exists.
-        encoder: on any device.
-        sets: by the name of the split, all with labels of the same classes or all without.
+        encoder: the encoder, on any device.
+        sets: image sets by split; either all have labels of the same classes, or none has labels.
         batch_size: images that are encoded at a time.
 
     Raises:

@@ -51,16 +51,16 @@ def train_classifier(
 ) -> tuple[ImageEncoder, float]:
     """Train a copy of an encoder as a classifier by plain SGD.
 
-    The views alone draw from torch's random state. A step accumulates the gradients of parts of its
-    batch, each with batch statistics of its own.
+    Only the views draw from torch's random state. A step accumulates gradients over parts of its
+    batch, each with its own batch statistics.
 
     Args:
-        encoder: where training starts; it does not change.
+        encoder: the initial encoder, which does not change.
         views: one random view of each labelled image.
-        weights: of the classes, (classes,), from :func:`weights_of`.
+        weights: class weights, (classes,), from :func:`weights_of`.
         epochs: passes over the images.
-        seed: of the new layer and of the order of the images.
-        encoded_at_once: most images in a part.
+        seed: determines the new layer and the order of the images.
+        encoded_at_once: the largest number of images in a part.
 
     Returns:
         The classifier and its mean loss in the last epoch.
@@ -108,10 +108,10 @@ def train_classifier(
 
 @torch.no_grad()
 def score_classifier(model: ImageEncoder, test: ImageSet, batch_size: int) -> dict[str, Any]:
-    """Return the accuracies of a classifier on test images, x 100, as of :func:`accuracies`.
+    """Return the :func:`accuracies` x 100 of a classifier on test images.
 
-    For two classes, if there are test images of both, also ``balanced_accuracy`` (the mean over the
-    classes) and ``auc``, the area under the ROC curve.
+    If the test images are of two classes, add ``balanced_accuracy``, the mean accuracy over the
+    classes, and ``auc``, the area under the ROC curve.
     """
     labels = test.targets
     logits = model.projector(image_features(model, test, batch_size)).cpu()
@@ -162,7 +162,7 @@ def loss_sum(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     Args:
         logits: (n, classes), or for two classes (n, 1), the logit of the second.
         labels: (n,).
-        weights: of the classes, (classes,).
+        weights: class weights, (classes,).
     """
     if logits.shape[1] > 1:
         return F.cross_entropy(logits, labels, weight=weights, reduction="sum")

@@ -25,9 +25,9 @@ TEMPERATURE = 0.1  # of the votes; the paper names none
 
 
 def top_accuracy(scores: Tensor, labels: Tensor, k: int) -> float:
-    """Return the share of images x 100 whose label is among the k highest scores.
+    """Return top-k accuracy x 100.
 
-    Of equal scores the lower label ranks first; a class with a score of -inf is never predicted.
+    Among equal scores the lower label ranks first; a class with a score of -inf is never predicted.
 
     Args:
         scores: (n, classes).
@@ -80,14 +80,14 @@ def accuracy_by_class(
 def cosine_votes(
     bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int
 ) -> Tensor:
-    """Return votes (m, classes) of the k most similar features, each weighing ``exp(s / 0.1)``.
+    """Return votes (m, classes) of the k most similar features, weighted by ``exp(s / 0.1)``.
 
     They are relative to the weight of the nearest neighbour, so that they cannot overflow.
 
     Args:
-        bank: features (n, dim), of any length.
+        bank: features (n, dim), of any norm.
         bank_labels: their classes, (n,).
-        queries: features (m, dim), of any length.
+        queries: features (m, dim), of any norm.
         classes: number of classes.
         k: number of neighbours.
     """

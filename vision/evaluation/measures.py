@@ -58,7 +58,7 @@ class Subject:
     def linear(self) -> dict[str, Any]:
         """Return the accuracy of a linear probe.
 
-        By default it trains on augmented images, or for images in memory on fixed features.
+        By default it trains on augmented images; if images are in memory, on fixed features.
         """
         settings = self.settings
         epochs = settings.probe_epochs

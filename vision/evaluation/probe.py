@@ -45,7 +45,7 @@ def linear_probe(
         queries: test features (m, dim).
         classes: number of classes.
         epochs: passes over the training features.
-        seed: of the order of the features.
+        seed: determines the order of the features.
     """
     mean = train.mean(0)
     x = train - mean
@@ -71,7 +71,7 @@ def balanced_svm(train: Tensor, labels: Tensor, queries: Tensor, seed: int) -> t
         train: training features (n, dim).
         labels: their classes, (n,).
         queries: test features (m, dim).
-        seed: of the choice of images and of the SVM.
+        seed: determines the chosen images and seeds the SVM.
 
     Returns:
         The predicted labels of the test features, (m,), and the number of training images.
@@ -105,8 +105,8 @@ def augmented_probe(
         views: one random view of each training image.
         queries: test features (m, dim).
         epochs: passes over the training images.
-        seed: of the order of the images.
-        encoded_at_once: most images that go through the encoder together.
+        seed: determines the order of the images.
+        encoded_at_once: the largest number of images in a forward pass of the encoder.
     """
     labels = views.images.targets
     batch_size = min(BATCH_SIZE, len(labels))
@@ -133,13 +133,14 @@ def _scores(
     """Train a linear classifier, whose weights begin at 0, and return its scores (m, classes).
 
     Args:
-        features: returns the features of images at rows (n,), or of the first of them, in an epoch.
-        labels: of the images, (n,).
+        features: maps rows (n,) and the epoch to the features of these images, (n, dim); it may
+            leave out the last ones, which do not fill a batch.
+        labels: the labels of the images, (n,).
         queries: test features (m, dim).
         classes: number of classes.
-        batch_size: features in a step.
+        batch_size: number of features in a step.
         epochs: passes over the images.
-        seed: of the order of the images.
+        seed: determines the order of the images.
     """
     weight = queries.new_zeros(classes, queries.shape[1], requires_grad=True)
     bias = queries.new_zeros(classes, requires_grad=True)

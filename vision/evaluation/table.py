@@ -31,9 +31,9 @@ def labelled(task: str, figures: Mapping[str, Any]) -> Column:
     """Return the figures of a task for a column of the table.
 
     Args:
-        task: such as ``knn``.
-        figures: by name. Those that are None are left out, and if there are more than 20 classes
-            those of each class.
+        task: the task, such as ``knn``.
+        figures: the figures by name. Figures that are None are left out, as are figures by class if
+            there are more than 20 classes.
     """
     prefix = _PREFIXES[task].format(**figures)
     column = {}

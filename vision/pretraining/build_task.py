@@ -105,7 +105,7 @@ def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> Prepare
 
 
 def fit_batch(settings: PretrainSettings, count: int, processes: int) -> PretrainSettings:
-    """Return the settings; all images are the batch if they are fewer than that of the preset."""
+    """Return the settings; a preset's batch size above ``count`` is lowered to all images."""
     fewer = count // processes * processes
     batch_size = settings.training.train_batch_size
     if "train_batch_size" in settings.user_options or fewer >= batch_size:
@@ -117,10 +117,10 @@ def fit_batch(settings: PretrainSettings, count: int, processes: int) -> Pretrai
 
 
 def on_device(module: nn.Module, vision: VisionSettings, accelerator: Accelerator) -> nn.Module:
-    """Return the module on the device, with synchronised batch statistics if so set."""
+    """Return the module on the device, with SyncBatchNorm if the settings ask for it."""
     if vision.sync_batchnorm and accelerator.num_processes > 1:
         if accelerator.device.type == "cpu":
-            reason = "torch has it for GPUs alone, and these processes are on CPUs"
+            reason = "works only on GPUs, and these processes are on CPUs; leave the option out"
             raise ParameterError("sync_batchnorm", reason)
         module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
     return module.to(accelerator.device)
@@ -177,7 +177,7 @@ def make_task(
 def make_views(
     settings: PretrainSettings, images: ImageSet, image_input: ImageInput
 ) -> RandomViews:
-    """Return two views of each image, and any small ones of DINO."""
+    """Return the views of the images: two of each, and for DINO further small ones."""
     vision = settings.vision
     crop = RandomCrop(vision.image_size, vision.min_scale)
     augment = SimclrAugment(crop, image_input.mean, image_input.std, vision.jitter, vision.blur)
@@ -197,7 +197,7 @@ def make_online(
     views: RandomViews,
     accelerator: Accelerator,
 ) -> OnlineMeasure | None:
-    """Return the measure while training: on test images, else on held-out ones, else None."""
+    """Return what to measure during training: on test images, else on held-out ones, else None."""
     k = settings.vision.knn_k
     batch_size = settings.training.train_batch_size // accelerator.num_processes
     if queries is None:
@@ -210,7 +210,7 @@ def make_online(
         bank = bank.sample(CPU_BANK, settings.training.seed)
         queries = queries.sample(CPU_QUERIES, settings.training.seed)
     if k > len(bank):
-        reason = f"{k} neighbours of {len(bank)} training images; 0 for no evaluation"
+        reason = f"{k} exceeds the {len(bank)} training images; lower it, or give 0 not to evaluate"
         raise ParameterError("knn_k", reason)
     return OnlineKnn(bank, queries, k, batch_size)
 

@@ -49,8 +49,8 @@ class DividedImages(NamedTuple):
 def divide(images: ImageSet, most: int, k: int, seed: int) -> DividedImages:
     """Hold out a tenth of the images, drawn with the seed, and at most ``most``.
 
-    All copies of a file that a list repeats are held out together. Of 2 k images or fewer none is
-    held out: by chance alone, half of the pairs would count as found.
+    All copies of a file that a list repeats are held out together. If there are 2 k images or
+    fewer, none is held out: half of the pairs would count as found by chance.
     """
     fewest = min(FEWEST, len(images) // 4)
     count = min(most, max(len(images) // 10, fewest))
@@ -79,7 +79,7 @@ def agreement(first: Tensor, second: Tensor, count: int, k: int) -> float:
     Args:
         first: features of a view of each picture, (n, dim).
         second: features of another view of each, (n, dim).
-        count: how many pictures are measured, the first ones.
+        count: number of pictures to measure, from the first on.
         k: number of neighbours.
     """
     hits = []

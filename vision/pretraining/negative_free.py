@@ -26,7 +26,7 @@ _VARIANCE = 1e-5  # added to variances, as batch normalisation does
 
 
 class NegativeFreeLoss(Objective):
-    """The base class: fp32 under autocast."""
+    """The base class of losses without negatives, which are computed in fp32 under autocast."""
 
     def forward(self, *views: Tensor) -> Tensor:
         """Return the loss of the embeddings of views, (batch, dim) each."""
@@ -42,7 +42,7 @@ class NegativeFreeLoss(Objective):
 
 
 class GlobalBatchLoss(NegativeFreeLoss):
-    """The base class of losses of two views over the images of all processes."""
+    """The base class of losses of two views that are computed over the global batch."""
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         """Return the loss of two views, (N, dim) each."""

@@ -233,8 +233,8 @@ def _named(data: str, method: str) -> str:
 def _imagenet1k() -> Presets:
     """Return the presets of ImageNet-1K.
 
-    The paper prints lightly's figures of the other methods; rate and decay at batch 256 are
-    lightly's where they are not SimCLR's.
+    The paper's figures for the other methods are lightly's. At batch 256, their learning rate and
+    weight decay are lightly's unless they are those of SimCLR.
     """
     rates: dict[str, Options] = {
         "BYOL": {"learning_rate": 0.45, "lr_scaling": "linear"},
@@ -258,7 +258,7 @@ def _imagenet1k() -> Presets:
 
 
 def _without_negatives() -> Presets:
-    """Return the presets of ``otherframein100``, at the table's widths."""
+    """Return the presets of the paper's table ``otherframein100``, with its projector widths."""
     wide: Options = {"projector": "expander", "out_dim": 2048}
     small_crops: Options = {"min_scale": 0.14, "small_crops": 6, "small_crop_size": 96}  # lightly's
     # a batch of 128 cannot be whitened in the table's 256 dimensions

@@ -210,7 +210,7 @@ class PretrainSettings:
         return options | absolute_paths(options)
 
     def requested(self) -> dict[str, Any]:
-        """Return the options that a finished run must equal: the batch only if the user set it."""
+        """Return the options that a finished run must share: the batch size only if given."""
         options = self.options()
         if "train_batch_size" not in self.user_options:
             del options["train_batch_size"]

@@ -43,7 +43,7 @@ class PretrainTask:
 
     @property
     def model(self) -> nn.Module:
-        """Return the network to optimise: the encoder, in :class:`TeacherTask` with its head."""
+        """Return the network to optimise: the encoder, which has a head in :class:`TeacherTask`."""
         return self.encoder
 
     @property
@@ -86,7 +86,7 @@ class PretrainTask:
 
 @dataclass(eq=False, kw_only=True)
 class MomentumTask(PretrainTask):
-    """The base of MoCo, BYOL and DINO: a second network, without gradients, follows the trained."""
+    """The base of MoCo, BYOL and DINO: a network without gradients follows the trained one."""
 
     momentum: float  # of the weights of the second network
     # the precision in which it runs, such as accelerate's ``autocast``
@@ -151,9 +151,9 @@ class HeadedEncoder(nn.Module):
 
 @dataclass(eq=False, kw_only=True)
 class TeacherTask(MomentumTask):
-    """BYOL and DINO: a student with a further head, and a teacher that takes no gradient.
+    """BYOL and DINO: a student with an additional head, and a teacher without gradients.
 
-    The teacher sees the first two views alone. Its momentum rises from ``momentum`` to 1 over the
+    The teacher sees only the first two views. Its momentum rises from ``momentum`` to 1 over the
     run, along half a cosine (Grill et al., 2020). The objective takes the outputs of the student
     for all views, then those of the teacher.
     """
