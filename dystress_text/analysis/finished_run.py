@@ -122,7 +122,7 @@ def read_finished_runs(folders: Iterable[Path]) -> tuple[list[FinishedRun], list
             unfinished.append(folder.name)
     if unfinished and not runs:
         names = ", ".join(unfinished)
-        raise UserError(f"no run has finished: {names}; resume one with `resume_from_checkpoint`")
+        raise UserError(f"no run has finished: {names}; resume one first")
     return runs, unfinished
 
 
