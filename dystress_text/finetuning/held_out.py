@@ -15,7 +15,9 @@ from dystress_text.evaluation.sts import Embed
 from dystress_text.training.run_record import HeldOut, Metric
 
 LEAST = 25  # rows to hold out, and to train on: fewer give no useful interval
-RECALL = Metric("pairs", "recall@1", "held-out pairs: recall@1 x 100", lexical="BM25")
+RECALL = Metric(
+    "pairs", "recall@1", "held-out pairs: recall@1 x 100", kind="held-out", lexical="BM25"
+)
 TrainingRow = tuple[str, ...]  # anchor, positive and negatives
 
 
