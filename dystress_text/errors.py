@@ -83,8 +83,12 @@ def lies_in(value: object, interval: str) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error's message as one line, or its type if there is none."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """Return an error's message as one line, or its type if there is none.
+
+    Backticks of other libraries become apostrophes, as they do not mark parameters of this package.
+    """
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if isinstance(error, UserError) else text.replace("`", "'")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -23,7 +23,8 @@ from dystress_text.errors import (
 )
 
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
-_PARAMETER = re.compile(r"`([a-z_]+)`")
+# what is quoted, and stays, or a parameter
+_PARAMETER = re.compile(r"""((?<!\w)'[^']*'|"[^"]*")|`([a-z_]+)`""")
 Work = Callable[[list[str]], bool | None]
 Main = Callable[..., int]  # takes argv, by default that of the process
 
@@ -32,7 +33,7 @@ class OneLineParser(argparse.ArgumentParser):
     """A parser with one-line errors that prints its description as it is written.
 
     Options cannot be abbreviated; dashes in their names count as underscores. The ``epilog`` also
-    ends the error about unknown options, unless these are former names of options.
+    ends the error about unknown options.
     """
 
     def __init__(self, prog: str, description: str | None = None, **more: Any) -> None:
@@ -81,8 +82,11 @@ def without_tokens(text: str) -> str:
 
 
 def with_options(message: str) -> str:
-    """Return a message of the library with its parameters, such as `seed`, as options."""
-    return _PARAMETER.sub(r"--\1", message)
+    """Return a message of the library with its parameters, such as `seed`, as options.
+
+    What is in quotation marks, such as the name of a file, stays.
+    """
+    return _PARAMETER.sub(lambda found: found[1] or f"--{found[2]}", message)
 
 
 def one_line(message: str) -> str:
@@ -162,4 +166,4 @@ def any_character_printable() -> Iterator[None]:
 
 def _warning(prog: str, message: Warning | str, *_: object, **__: object) -> str:
     text = " ".join(str(message).split())
-    return f"{prog}: warning: {one_line(with_options(text))}\n"
+    return f"{prog}: warning: {one_line(text)}\n"

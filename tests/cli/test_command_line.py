@@ -2,13 +2,14 @@
 
 import io
 import sys
+import warnings
 
 import numpy as np
 import pytest
 import torch
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
-from dystress_text.errors import Interrupted, ParameterError, UserError
+from dystress_text.errors import Interrupted, ParameterError, UserError, reason_of
 
 TOKEN = "hf_" + "aB3dE5" * 6
 
@@ -20,7 +21,10 @@ TOKEN = "hf_" + "aB3dE5" * 6
         (UserError("no data\nset \x1b[2J"), 2, r"p: error: no data\nset \x1b[2J"),
         (UserError(f"no access with {TOKEN}"), 2, "p: error: no access with ***"),
         (PermissionError(13, "denied", "out"), 2, "p: error: [Errno 13] denied: 'out'"),
-        (Interrupted(15, "stopped"), 143, "p: stopped"),
+        (Interrupted(15, "stopped; `seed` 1"), 143, "p: stopped; --seed 1"),
+        (UserError("SimCSE's `seed` of 'a `seed`'"), 2, "p: error: SimCSE's --seed of 'a `seed`'"),
+        (UserError('`to` of "it\'s `to`"'), 2, """p: error: --to of "it's `to`\""""),
+        (UserError(reason_of(OSError("set `token`"))), 2, "p: error: set 'token'"),
         (KeyboardInterrupt(), 130, "p: interrupted"),
     ],
 )
@@ -30,6 +34,14 @@ def test_error_is_one_line(error, code, line, capsys):
 
     assert exit_code("p", fail) == code
     assert capsys.readouterr().err == f"{line}\n"
+
+
+def test_warning_of_another_library_keeps_its_backticks(capsys):
+    def warn():
+        print(warnings.formatwarning("`cache` is old", FutureWarning, "file", 1), end="")
+
+    assert exit_code("p", warn) == 0
+    assert capsys.readouterr().out == "p: warning: `cache` is old\n"
 
 
 def test_bug_is_raised():

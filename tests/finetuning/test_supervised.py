@@ -133,4 +133,5 @@ def test_own_text_learns_from_pairs(tmp_path):
     assert 35 <= record["held_out"]["texts"] <= 40
     assert record["untrained"]["avg"][RECALL.name] < 10
     assert record["lexical"][RECALL.name] < 10
+    assert record["metrics"][RECALL.name]["kind"] == "held-out"
     assert record["trained"][RECALL.name] > 50
