@@ -138,7 +138,7 @@ def _simcse(name: str) -> Preset:
         # SimCSE's script averages over four processes, each with the loss of the global batch, so
         # that it clips a quarter of the gradient at 1
         settings |= {"supervised": True, "num_train_epochs": 3, "max_grad_norm": 4.0}
-        data = "three epochs of NLI (train_file nli_for_simcse.csv), clipped as by four processes"
+        data = "three epochs of NLI, --train_file nli_for_simcse.csv, clipped as by four processes"
     return Preset(f"SimCSE's {name} on {data}; published STS average {average:.2f}", settings)
 
 

@@ -54,14 +54,14 @@ _SETS = (
     ImageData(
         name="imagenet1k",
         description="ImageNet's 1,281,167 + 50,000 images in 1,000 classes, in a folder that the "
-        "user has",
+        "user has (--from)",
         terms=_IMAGENET,
         classes=1000,
         counts={"train": 1_281_167, "val": 50_000},
     ),
     ImageData(
         name="imagenet100",
-        description="100 of ImageNet's classes, which a file names (the paper uses CMC's)",
+        description="100 of ImageNet's classes, named by --classes FILE (the paper uses CMC's)",
         terms=_IMAGENET,
         classes=100,
         counts={},
