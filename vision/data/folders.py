@@ -36,7 +36,9 @@ def list_files(folder: Path, recursive: bool = True) -> tuple[list[Path], list[P
     others: list[Path] = []
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         path = folder / entry.name
-        if entry.is_dir():
+        # DirEntry.is_dir raises for a link to itself; a stat of every file would be slow
+        is_folder = path.is_dir() if entry.is_symlink() else entry.is_dir()
+        if is_folder:
             if recursive and _is_read(path):
                 images_below, others_below = list_files(path)
                 images += images_below

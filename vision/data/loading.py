@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -218,23 +217,26 @@ def _drop_corrupt(images: EncodedImages, keep_count: bool) -> EncodedImages:
     rows = intact
     outcome = "left out"
     if keep_count:
-        rows = _replace_rows(images, intact, [*faults])
+        rows = _replace_rows(images, intact, np.array([*faults]))
         outcome = "replaced"
     kept = replace(images.subset(rows), corrupt=len(faults))
     return kept.with_note(f"{message} and {outcome}; {first}")
 
 
 def _replace_rows(
-    images: EncodedImages, intact: NDArray[np.int64], damaged: Sequence[int]
+    images: EncodedImages, intact: NDArray[np.int64], damaged: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return all rows, with the next intact one of its class in place of each damaged one."""
     rows = np.arange(len(images))
     labels = np.zeros(len(images)) if images.labels is None else images.labels.numpy()
-    for row in damaged:
-        alike = intact[labels[intact] == labels[row]]
+    # class by class, as a pass over a million labels for each image would take minutes
+    for label in np.unique(labels[damaged]):
+        of_class = damaged[labels[damaged] == label]
+        alike = intact[labels[intact] == label]
         if len(alike) == 0:
             raise DataError(f"all images of a class of {images.name} are corrupt")
-        rows[row] = alike[np.searchsorted(alike, row) % len(alike)]  # after the last, the first
+        later = np.searchsorted(alike, of_class) % len(alike)  # after the last, the first
+        rows[of_class] = alike[later]
     return rows
 
 

@@ -49,13 +49,16 @@ class DividedImages(NamedTuple):
 def divide(images: ImageSet, most: int, k: int, seed: int) -> DividedImages:
     """Hold out a tenth of the images, drawn with the seed, and at most ``most``.
 
-    All copies of a file that a list repeats are held out together. If there are 2 k images or
-    fewer, none is held out: half of the pairs would count as found by chance.
+    <<<<<<< HEAD
+        All copies of a file that a list repeats are held out together. If there are 2 k images or
+        fewer, none is held out: half of the pairs would count as found by chance.
+    =======
+        All copies of a file that a list repeats are held out together. None is held out if 2 k pictures
+        or fewer would be compared: by chance alone, half of the pairs would count as found.
+    >>>>>>> r2
     """
     fewest = min(FEWEST, len(images) // 4)
     count = min(most, max(len(images) // 10, fewest))
-    if len(images) <= 2 * k:
-        count = 0
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(images), generator=generator).tolist()
     held_out = order[:count]
@@ -64,7 +67,10 @@ def divide(images: ImageSet, most: int, k: int, seed: int) -> DividedImages:
         name = images.files.name if images.files is not None else str
         names = set(map(name, held_out))
         others = [row for row in others if name(row) not in names]
-    examples = images.subset(held_out + others[:SEARCHED])
+    shown = held_out + others[:SEARCHED]
+    if held_out and len(shown) <= 2 * k:
+        return divide(images, 0, k, seed)
+    examples = images.subset(shown)
     if held_out:
         images = images.subset(sorted(others))
     return DividedImages(images, examples, count)

@@ -83,6 +83,16 @@ def test_a_loop_of_folders_is_read_once(tmp_path):
     assert grays(load_images(str(tmp_path))) == [1, 3]
 
 
+def test_a_link_to_itself_is_a_damaged_image(tmp_path):
+    write_folder(tmp_path, {"cat": [1, 2], "dog": [3]})
+    (tmp_path / "cat" / "9.png").symlink_to("9.png")
+    with pytest.raises(DataError, match=r"9\.png"):
+        load_images(str(tmp_path))
+    images = load_images(str(tmp_path), skip_corrupt=True)
+    assert grays(images) == [1, 2, 3]
+    assert images.corrupt == 1
+
+
 @pytest.mark.parametrize(
     ("output", "classes"),
     [("out", "."), ("runs/out", "."), ("out", "ab"), ("a/out", "ab")],

@@ -3,6 +3,7 @@
 import os
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from vision_cases import grays, write_folder, write_parquet
@@ -93,6 +94,16 @@ def test_labels_that_are_no_classes_are_refused(labels, names, named, tmp_path):
     write_parquet(tmp_path / "train-0.parquet", [1, 2], labels, names)
     with pytest.raises(DataError, match=named):
         load_images(str(tmp_path))
+
+
+def test_rows_without_an_image_are_refused(tmp_path):
+    file = tmp_path / "train.parquet"
+    write_parquet(file, [1, 2], [0, 1])
+    table = pq.read_table(file)
+    rows = [*table.slice(0, 1).to_pylist(), {"img": None, "label": 1}]
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), file)
+    with pytest.raises(DataError, match="rows without an image"):
+        load_images(str(tmp_path), skip_corrupt=True)
 
 
 def test_a_damaged_file_is_named(tmp_path):

@@ -1,23 +1,28 @@
 """What settings make: optimisers, and a step of each kind of task."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from meta_cases import META, leave_autocast_out, step, to_meta
 from torch import nn
+from vision_cases import colour_images
 
 from dystress_text.errors import ParameterError
 from dystress_text.losses import QueueInfoNCELoss
 from dystress_text.training.accelerator import make_accelerator
+from vision.data.crops import RandomCrop
 from vision.pretraining.build_task import (
     fit_batch,
     make_objective,
     make_optimizer,
+    make_views,
     on_device,
     prepare_run,
 )
-from vision.pretraining.settings import VisionSettings
+from vision.pretraining.settings import PretrainSettings, VisionSettings
+from vision.resnet import ImageInput
 from vision.train import parse
 
 
@@ -127,3 +132,12 @@ def test_a_step(loss, tmp_path, monkeypatch):
     to_meta(task)
     # torch's fused optimisers do not know the meta device
     assert step(task, 16, lambda network: torch.optim.SGD(network.parameters(), 0.1)).device == META
+
+
+def test_areas_of_small_crops_end_where_those_of_large_ones_begin():
+    options = {"loss": "dino()", "small_crops": 3, "small_crop_size": 16, "min_scale": 0.3}
+    settings = PretrainSettings.of({"dataset": "shapes", **options})
+    image_input = ImageInput(32, 1.0, (0.5,) * 3, (0.25,) * 3)
+    views = make_views(settings, colour_images(4), image_input)
+    assert views.augment.crop == RandomCrop(32, 0.3, 1.0)
+    assert views.others == ((replace(views.augment, crop=RandomCrop(16, 0.05, 0.3)), 3),)

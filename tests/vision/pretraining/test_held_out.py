@@ -131,6 +131,16 @@ def test_pictures_held_out_are_not_trained_on(copies, prepared, tmp_path):
     assert len(set(shown)) == 24
 
 
+def test_few_files_of_a_long_list_are_not_held_out(prepared, tmp_path):
+    """With all copies of the files held out, fewer others remain than neighbours."""
+    listed = tmp_path / "list.txt"
+    listed.write_text("".join(f"{i}.jpg\n" * 30 for i in range(4)))
+    run = prepared(f"--train_list={listed}", "--knn_k=50")
+    assert run.task.online is None
+    assert "none of 120 images is held out" in " ".join(run.notes)
+    assert len(run.task.views.images) == 120
+
+
 @pytest.mark.parametrize(("count", "held_out"), [(1, None), (2, 0), (10, 0), (11, 2)])
 def test_few_photos(photos, tmp_path, capsys, count, held_out):
     """A figure that chance alone would make high is left out, and training goes on."""
