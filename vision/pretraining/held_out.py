@@ -49,13 +49,8 @@ class DividedImages(NamedTuple):
 def divide(images: ImageSet, most: int, k: int, seed: int) -> DividedImages:
     """Hold out a tenth of the images, drawn with the seed, and at most ``most``.
 
-    <<<<<<< HEAD
-        All copies of a file that a list repeats are held out together. If there are 2 k images or
-        fewer, none is held out: half of the pairs would count as found by chance.
-    =======
-        All copies of a file that a list repeats are held out together. None is held out if 2 k pictures
-        or fewer would be compared: by chance alone, half of the pairs would count as found.
-    >>>>>>> r2
+    All copies of a file that a list repeats are held out together. None is held out if 2 k pictures
+    or fewer would be compared: by chance alone, half of the pairs would count as found.
     """
     fewest = min(FEWEST, len(images) // 4)
     count = min(most, max(len(images) // 10, fewest))
