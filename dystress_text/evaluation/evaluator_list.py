@@ -226,7 +226,7 @@ class EvaluatorList:
         for candidate in (name, _SIMCSE_NAMES.get(bare, bare), prefixed):
             if candidate in known:
                 return candidate
-        reason = f"known: {', '.join(known)}" if known else "eval_set none evaluates nothing"
+        reason = f"known: {', '.join(known)}" if known else "`eval_set` none evaluates nothing"
         raise ParameterError("metric_for_best_model", f"unknown metric {name!r}; {reason}")
 
     def digest(self) -> str:

@@ -282,7 +282,7 @@ def with_texts(
     recognised. A list of pairs or triplets sets ``supervised``; for a data set the user sets it.
     """
     if "train_file" in settings.given:
-        raise ParameterError("texts", "give texts or train_file, not both")
+        raise ParameterError("texts", "give texts or `train_file`, not both")
     table = python_table(texts)
     in_rows = not hasattr(texts, "column_names") and len(table.columns) > 1
     text = replace(settings.text, supervised=settings.text.supervised or in_rows)

@@ -237,7 +237,7 @@ def _old_hybrid(folder: Path, load_model: Callable[[str], SentenceTransformer]) 
 def check_sentence_transformer(name_or_path: str) -> None:
     """Check that a model has pooling, since an encoder alone needs a ``pooler_type``."""
     if not is_sentence_transformer(name_or_path):
-        reason = "is not a sentence-transformers model; an encoder alone needs a pooler_type"
+        reason = "is not a sentence-transformers model; an encoder alone needs a `pooler_type`"
         raise ParameterError("model", f"{name_or_path!r} {reason}")
 
 

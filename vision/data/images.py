@@ -250,7 +250,7 @@ class EncodedImages(ImageSet):
         try:
             return reader(content, name)
         except DataError as error:
-            raise DataError(f"{error}; skip_corrupt leaves such images out") from error
+            raise DataError(f"{error}; `skip_corrupt` leaves such images out") from error
 
     def to_crop(self, rows: NDArray[np.int64], kinds: Kinds, key: tuple[int, ...]) -> Batch:
         kinds = [*kinds]

@@ -212,7 +212,7 @@ def _drop_corrupt(images: EncodedImages, keep_count: bool) -> EncodedImages:
     first = f"the first: {next(iter(faults.values()))}"
     if len(faults) > max(CORRUPT_COUNT, CORRUPT_SHARE * count) or count - len(faults) < 2:
         most = f"{CORRUPT_SHARE:.0%} or {CORRUPT_COUNT}, and not all but one"
-        raise DataError(f"{message}; skip_corrupt leaves out at most {most}; {first}")
+        raise DataError(f"{message}; `skip_corrupt` leaves out at most {most}; {first}")
     intact = np.delete(np.arange(count), [*faults])
     rows = intact
     outcome = "left out"
