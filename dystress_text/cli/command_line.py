@@ -97,6 +97,11 @@ def one_line(message: str) -> str:
     return line
 
 
+def error_line(error: UserError) -> str:
+    """Return the message of an error as one line with options."""
+    return one_line(with_options(str(error)))
+
+
 def program(prog: str, interrupted: str = "interrupted") -> Callable[[Work], Main]:
     """Decorate a function of argv, so that the program returns its :func:`exit_code`.
 
@@ -128,7 +133,7 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
             return int(work() is False)
     except UserError as error:
         dashes = "--" if isinstance(error, ParameterError) else ""
-        message = f"error: {dashes}{one_line(with_options(str(error)))}"
+        message = f"error: {dashes}{error_line(error)}"
         code = 2
     except BrokenPipeError:  # ``| head``
         message = "stopped: its output was closed"

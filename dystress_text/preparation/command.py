@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from dystress_text.cli.command_line import OneLineParser, one_line, with_options
+from dystress_text.cli.command_line import OneLineParser, error_line
 from dystress_text.errors import DataError
 from dystress_text.io.paths import data_root
 from dystress_text.io.prepared_data import Manifest, read_manifest
@@ -71,8 +71,7 @@ def _prepare(
     try:
         manifest = prepare(entry.name, request, lambda staging: build(entry, request, staging))
     except DataError as error:
-        message = one_line(with_options(str(error)))
-        print(f"{program}: error: {message}", file=sys.stderr, flush=True)
+        print(f"{program}: error: {error_line(error)}", file=sys.stderr, flush=True)
         return False
     print(f"{entry.name}: {_state(manifest)}, in {request.root / entry.name}")
     print(f"  terms: {entry.terms}", flush=True)

@@ -24,7 +24,7 @@ from accelerate.utils import set_seed
 from dystress_text.analysis.compared_models import baseline_named, read_compared_models
 from dystress_text.analysis.finished_run import as_folder, leave_report
 from dystress_text.analysis.tables import render, text_page
-from dystress_text.cli.command_line import one_line, with_options
+from dystress_text.cli.command_line import error_line
 from dystress_text.errors import DataError, Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose, suite_folder
 from dystress_text.evaluation.evaluate_models import evaluator_of
@@ -326,8 +326,7 @@ def _run(run: PlannedRun, logs: Path) -> bool:
                 last = file.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
                 raise UserError(f"{last}; exit code {code}, log: {file}")
     except UserError as error:
-        reason = one_line(with_options(str(error)))
-        print(f"failed: {name}: {reason}", file=sys.stderr, flush=True)
+        print(f"failed: {name}: {error_line(error)}", file=sys.stderr, flush=True)
         return False
     return True
 
