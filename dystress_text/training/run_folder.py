@@ -221,9 +221,10 @@ def finished_record(
     if not changed and record.content is not None:  # earlier versions did not record it
         changed = describe_changes(record.content, content())
     if changed:
-        further = f"to train its model, set `model_name_or_path` {folder} and another `output_dir`"
+        name = repr(str(folder))
+        further = f"to train its model, set `model_name_or_path` {name} and another `output_dir`"
         reason = f"holds a finished run of other settings or data ({changed}); {further}"
-        raise ParameterError("output_dir", f"{str(folder)!r} {reason}")
+        raise ParameterError("output_dir", f"{name} {reason}")
     return record
 
 
